@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.errors import DataCorruption, OutcomeUnknown, Unavailable
 from . import output
 from .agreement import check_agreed
 from .interrupts import end_at_once
@@ -101,7 +101,11 @@ def make(
         with output.progress("copying", None) as advance:
             return await _copy_to(data, config, name, copy_to, advance, verify=verify)
 
-    copied = execute(command, hints=_HINTS, interrupted=RUN_AGAIN if copy_to is not None else "")
+    if copy_to is None:
+        copied = execute(command, hints=_HINTS)
+    else:
+        again: Hints = {Unavailable: RUN_AGAIN, OutcomeUnknown: RUN_AGAIN}
+        copied = execute(command, hints={**_HINTS, **again}, interrupted=RUN_AGAIN)
     if json:
         output.print_json({"name": name} if copied is None else {"name": name, **output.as_json(copied)})
     elif copied is None:

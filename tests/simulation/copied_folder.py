@@ -10,7 +10,7 @@ from tierlog.journal.log.memory import MemoryLogService
 from .disk import SimulatedDisk
 from .invariants import Broken
 from .process import Process
-from .world import FIRST_LOG
+from .world import FIRST_LOG, ServiceFolder
 
 HERE, THERE = Fingerprint(b"h" * 16, "here:/data/wal"), Fingerprint(b"t" * 16, "there:/copy/wal")
 
@@ -36,6 +36,9 @@ class Folder:
     @property
     def runs(self) -> str:
         return f"/runs-{self.name}"
+
+    def served(self, *, adopt: bool = False) -> ServiceFolder:
+        return ServiceFolder(self.logs, self.runs, self.fingerprint, adopt, self.log_id)
 
     def copied(
         self, name: str, fingerprint: Fingerprint, disk: SimulatedDisk, *, with_runs: bool = True

@@ -39,7 +39,7 @@ from .published import names_kept_by
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 from .storage_invariants import left_over
 from .trace import Trace
-from .world import FOLDER, ServiceFolder, Site
+from .world import FOLDER, Site
 
 FIRST = 1 << 44
 FIRST_LATER = FIRST + (1 << 32)
@@ -559,10 +559,7 @@ class CopiesRun:
         assert folder.process is None
         try:
             with trio.fail_after(PATIENCE):
-                folder.process = await self.site.start(
-                    self._tasks,
-                    ServiceFolder(folder.logs, folder.runs, folder.fingerprint, adopt, folder.log_id),
-                )
+                folder.process = await self.site.start(self._tasks, folder.served(adopt=adopt))
         except (TierlogError, ProcessDied) as error:
             raise Broken(f"it does not hold that folder {folder.name} can be opened\n{error!r}") from error
 
@@ -570,7 +567,7 @@ class CopiesRun:
         """Each attempt raises the log's epoch, and is refused all the same."""
         for _ in range(self._random.randint(1, 3)):
             try:
-                await self.site.start(self._tasks, _served(folder))
+                await self.site.start(self._tasks, folder.served())
             except StoreMismatch:
                 continue
             raise Broken(f"it does not hold that folder {folder.name}, which is not the newest, is refused")
@@ -688,10 +685,6 @@ class CopiesRun:
                 )
             folder.acked[name] = whole if data == whole[start:] else acked
             folder.starts[name] = start
-
-
-def _served(folder: Folder, *, adopt: bool = False) -> ServiceFolder:
-    return ServiceFolder(folder.logs, folder.runs, folder.fingerprint, adopt, folder.log_id)
 
 
 async def read_all(store: SegmentStore, name: str) -> tuple[bytes, int]:

@@ -1,8 +1,5 @@
 """Worlds in which backups are made, removed and restored at random, while owners die between the steps of a
-backup, garbage is collected, and calls of long-term storage fail (rules P1 to P7).
-
-Backups are copied to another place, by calls that end anywhere, and what they leave there is damaged. A copy
-that is complete has everything by itself (rule P7).
+backup, garbage is collected, and calls of long-term storage fail (rules P1 to P6).
 
 Each backup has what was acked before the call that made it, whatever was deleted since, and however often the
 store was restored from others. Of one whose call got no answer this holds if it is listed as complete. In the
@@ -13,35 +10,20 @@ Seeds from ``FIRST_PINNED`` on are such worlds. The end is that of the other wor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 
 import anyio
 import attrs
 import trio
 
-from tierlog.actors.container.lts_boot import read_boot
-from tierlog.actors.container.published_check import pages_of_rows
-from tierlog.actors.maintenance.backup_copy import copy_backup
 from tierlog.journal.log.memory import MemoryLogService
-from tierlog.journal.manifest.pin_record import PINS, pin_record_name, read_pinned, require_pin_record
+from tierlog.journal.manifest.pin_record import PINS
 from tierlog.storage_backends.base.backups import Backup
-from tierlog.storage_backends.base.errors import BackupNotFound, StoreMismatch, TierlogError
-from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
-from tierlog.storage_backends.segments.records import ChunkRecord
-from tierlog.storage_backends.segments.records.chunk import CHUNK_PREFIX
-from tierlog.storage_backends.segments.transaction import decode_record
-from tierlog.storage_backends.segments.verify import find_flaws
-from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
-from tierlog.storage_backends.sorted_runs.reader import RunReader, StoredRuns
-from tierlog.storage_backends.sorted_runs.table import Table
-from tierlog.testing import faulty_chunk_storage as scripted
-from tierlog.testing.faulty_chunk_storage import Call, FaultyChunkStorage
+from tierlog.storage_backends.base.errors import BackupNotFound
 
 from .copied_folder import HERE, Folder
 from .copies import DELAY, ELEMENTS, FIRST, NAMES, CopiesRun
 from .faults import Fault, Kind, Nth, Target, Window
 from .invariants import Broken
-from .records import OWN_CHUNKS
 from .recovered import RecoveredRun
 from .settings import ChunksKind
 from .trace import Trace
@@ -79,8 +61,6 @@ class PinnedRun(RecoveredRun):
         self._removed: set[str] = set()
         """Those whose removal was begun, and got no answer."""
         self._made = self._restored = 0
-        self._place = MemoryChunkState()
-        """Where backups are copied to."""
         # In some worlds nothing is flushed by itself, so that a backup has to.
         age, size = self._random.choice(((0.2, 100), (2.0, 1500), (60.0, 1 << 20)))
         limits = attrs.evolve(self.site.kind.limits, flush_age=age, flush_bytes=size)
@@ -115,14 +95,12 @@ class PinnedRun(RecoveredRun):
 
     async def _step(self, folder: Folder) -> Folder:
         match self._random.choice(
-            ("work", "work", "back up", "back up", "copy", "remove", "restore", "owner", "confirm")
+            ("work", "work", "back up", "back up", "remove", "restore", "owner", "confirm")
         ):
             case "work":
                 await self._work(folder, self._random.randint(1, 8))
             case "back up":
                 await self._disturbed(folder, self._back_up)
-            case "copy" if self._backups:
-                await self._copy_one(self._random.choice([*self._backups]))
             case "remove" if self._backups:
                 await self._disturbed(folder, self._remove)
             case "restore":
@@ -209,71 +187,6 @@ class PinnedRun(RecoveredRun):
             folder = recovered
             await self._check_backups(folder)
         return folder
-
-    # --- copies -----------------------------------------------------------------------------------
-
-    async def _copy_one(self, name: str) -> None:
-        """Copy a backup, half of the time after a call that ended somewhere and whose bytes were damaged."""
-        if self._random.random() < 0.5:
-            before = {chunk for chunk, _ in self._place.chunks.items()}
-            await self._copy_to_place(name, self._random.randint(1, 60))
-            left = [chunk for chunk, _ in self._place.chunks.items() if chunk.startswith(OWN_CHUNKS)]
-            left = [chunk for chunk in left if chunk not in before and self._place.chunks[chunk].length]
-            # With the record all of it was verified.
-            if left and pin_record_name(name) not in self._place.chunks:
-                data = self._place.chunks[self._random.choice(left)].data
-                at = self._random.randrange(len(data))
-                if self._random.random() < 0.5:
-                    data[at] ^= 1
-                else:
-                    del data[at:]
-        if await self._copy_to_place(name):
-            await self._check_copy(name)
-
-    async def _copy_to_place(self, name: str, calls: int | None = None) -> bool:
-        """Whether it is complete. ``calls``: the place does not answer after so many."""
-        left = None if calls is None else iter(range(calls))
-
-        def script(call: Call) -> scripted.Fault | None:
-            is_over = left is not None and next(left, None) is None
-            return scripted.Fault(scripted.FaultKind.BEFORE) if is_over else None
-
-        source = MemoryChunkStorage(self.site.chunk_state)
-        place = FaultyChunkStorage(MemoryChunkStorage(self._place), script)
-        await source.open()
-        await place.open()
-        try:
-            await copy_backup(source, name, place)
-        except StoreMismatch:
-            return False  # the place has a later backup of a history that was left
-        except TierlogError as error:
-            if calls is None:
-                raise Broken(f"it does not hold that a backup can be copied\n{name}: {error!r}") from error
-            return False
-        return True
-
-    async def _check_copy(self, name: str) -> None:
-        place = MemoryChunkStorage(self._place)
-        await place.open()
-        try:
-            record = await require_pin_record(place, name)
-            for index in range(len(record.elements)):
-                chosen = await read_pinned(place, record, index)
-                runs = RunReader(StoredRuns(place), BlockCache(1 << 20))
-                boot = await read_boot(index, chosen, chosen.element, runs)
-                found = [str(each) for each in boot.published.inconsistencies]
-                with Table(chosen.element.runs).view() as view:
-                    async with aclosing(pages_of_rows(view, runs, CHUNK_PREFIX.encode())) as pages:
-                        async for rows in pages:
-                            for row in rows:
-                                assert row.value is not None
-                                chunk = decode_record(ChunkRecord, row.key.decode(), row.value)
-                                flaws = await find_flaws(place, chunk, lambda size: None)
-                                found += [f"{chunk.name}: {flaw.message}" for flaw in flaws]
-                if found:
-                    raise Broken(f"it does not hold that a copy is complete\n{name}: {found[0]}")
-        except TierlogError as error:
-            raise Broken(f"it does not hold that a copy is complete\n{name}: {error!r}") from error
 
     async def _remove_all(self, folder: Folder) -> None:
         for name in await self._listed(folder):

@@ -33,6 +33,6 @@ async def damage_of(place: ChunkStorage, backup: str) -> list[str]:
                         chunk = chunk_of_row(row)
                         if chunk is not None and (damage := await chunk_damage(chunk, place)) is not None:
                             found.append(str(damage))
-            published = await check_published(view, reader_of(place))
+            published = await check_published(view, reader_of(place), index)
         found += [each.message for each in published.inconsistencies]
     return found

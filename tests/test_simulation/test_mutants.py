@@ -62,7 +62,9 @@ def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
     tables, F1 two, for what is flushed and for its image, F10 four, for what is late, what is merged,
     other rows and transactions, G6 two, for all deletions and for those on a full storage, J6 two, for
     elements and for versions of another history, M19 two, for lookups and for what is left over, M20 two,
-    for writers and for expired ones, S21 two, for layouts and for views: a different checker sees each."""
+    for writers and for expired ones, P6 two, for numbers and for a restore that was killed, P7 four, for what
+    was not verified, what is replaced, what the record says and what is read again, P8 two, for other
+    histories and for the same one, S21 two, for layouts and for views: a different checker sees each."""
     rules = Counter(rule for mutant in CATALOGUE.values() for rule in mutant.rule.split(", "))
 
     several = {rule: count for rule, count in rules.items() if count > 1}
@@ -76,6 +78,9 @@ def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
         "J6": 2,
         "M19": 2,
         "M20": 2,
+        "P6": 2,
+        "P7": 4,
+        "P8": 2,
         "S21": 2,
     }
     counts = f"{len(CATALOGUE)} bugs for {len(rules)} of"

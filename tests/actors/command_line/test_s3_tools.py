@@ -12,7 +12,7 @@ import pytest
 from support.command_line import NAME, Run, is_one_line
 from support.legacy_layout import write_legacy
 from support.s3 import s3_storage
-from support.s3_server import BUCKET, S3Server
+from support.s3_server import BUCKET, Fault, S3Server
 
 PREFIX = "a-store/"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
@@ -99,3 +99,17 @@ def test_p7_a_copy_within_long_term_storage_is_refused_before_there_is_a_backup(
     done = run("backup", "first", "--copy-to", place)
     assert (done.code, "or one is within the other" in done.err) == (1, True)
     assert json.loads(run("backup", "ls", "--json").out) == []
+
+
+def test_a_bucket_that_goes_away_under_a_copy_ends_it_with_what_to_do(
+    store: None, server: S3Server, run: Run
+) -> None:
+    append_and_flush(run, "kept")
+    server.fail(Fault("PutObject", "copy/containers/", times=1_000, drop=True))
+    failed = run("backup", "first", "--copy-to", COPY)
+    assert (failed.code, is_one_line(failed.err)) == (1, True)
+    assert "run the same command again to go on" in failed.err
+
+    server.heal()
+    assert run("backup", "first", "--copy-to", COPY).code == 0
+    assert run("lts", "verify", COPY).code == 0

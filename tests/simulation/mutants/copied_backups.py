@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from tierlog.actors.container import lts_boot
+from tierlog.actors.maintenance import place_of_copies
 from tierlog.actors.maintenance.backup_copy import _Copy
-from tierlog.actors.maintenance.copied_objects import CopiedObjects, Known
-from tierlog.actors.maintenance.place_of_copies import VerifiedObjects, _History, chunk_damage
+from tierlog.actors.maintenance.copied_objects import CopiedObjects
+from tierlog.actors.maintenance.place_of_copies import _History
 from tierlog.journal.manifest.pin_record import encode_pin_record, pin_record_name
 from tierlog.storage_backends.base.errors import ChunkNotFound
 
@@ -17,16 +18,6 @@ from ..copied_backups import FIRST_COPIED
 from .planting import Planter, mutant
 
 _planted = partial(mutant, worlds_from=FIRST_COPIED)
-
-
-@_planted("P7")
-def chunks_of_a_killed_copy_count_as_verified(plant: Planter) -> None:
-    """What a read got wrong stays in the copy, because the call was killed before it was verified."""
-
-    async def chunks(original: Any, self: VerifiedObjects, container: int, chunks: Any) -> Any:
-        return {each.name: Known(each.length, partial(chunk_damage, each)) for each in chunks}
-
-    plant(VerifiedObjects.chunks, chunks)
 
 
 @_planted("P7")
@@ -93,3 +84,13 @@ def restore_from_a_copy_that_was_killed_is_not_repeated(plant: Planter) -> None:
         return await original(self)
 
     plant(_Copy.run, run)
+
+
+@_planted("P7")
+def what_lies_in_the_place_of_a_copy_is_trusted(plant: Planter) -> None:
+    """A copy has what a call that was killed has left: a part of a chunk, or damage."""
+
+    async def damage(original: Any, chunk: Any, chunks: Any) -> None:
+        return None
+
+    plant(place_of_copies.chunk_damage, damage)

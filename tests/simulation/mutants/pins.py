@@ -9,7 +9,6 @@ import attrs
 from tierlog.actors.container import lts_boot
 from tierlog.actors.container.manifest_state import ManifestState
 from tierlog.actors.container.pins import Pins
-from tierlog.actors.maintenance import backup_copy
 from tierlog.actors.store.store import SegmentStore, _new_id
 from tierlog.journal.manifest.element import Kind
 from tierlog.storage_backends.base.backups import make_backup, take_steps
@@ -88,13 +87,3 @@ def restore_goes_on_with_the_numbers_of_the_backup(plant: Planter) -> None:
         return await original(container, attrs.evolve(newest, element=element), chosen, *arguments)
 
     plant(lts_boot.read_boot, read_boot)
-
-
-@mutant("P7", worlds_from=FIRST_PINNED)
-def what_lies_in_the_place_of_a_copy_is_trusted(plant: Planter) -> None:
-    """A copy has what a call that was killed has left: a part of a chunk, or damage."""
-
-    async def damage(original: Any, chunk: Any, chunks: Any) -> None:
-        return None
-
-    plant(backup_copy._chunk_damage, damage)
