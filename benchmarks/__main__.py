@@ -31,6 +31,7 @@ from benchmarks import (
     recovery,
     report,
     s3,
+    s3_log,
     segments,
     service,
     sorted_runs,
@@ -59,6 +60,7 @@ MODULES = (
     service,
     http_parked,
     s3,
+    s3_log,
     spark,
 )
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}

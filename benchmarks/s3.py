@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -111,7 +111,10 @@ class Bare:
             await self._loop.close()
 
     async def drive(self, load: Load, one: Callable[[int], Awaitable[None]]) -> float:
-        return await self._loop.run(lambda: load.drive(one))
+        return await self.run(lambda: load.drive(one))
+
+    async def run(self, measure: Callable[[], Coroutine[Any, Any, float]]) -> float:
+        return await self._loop.run(measure)
 
     async def put(self, key: str, data: bytes) -> None:
         await self._client.put_object(Bucket=BUCKET, Key=key, Body=data, IfNoneMatch="*")

@@ -19,6 +19,8 @@ import uvicorn
 from sortedcontainers import SortedDict
 
 OBJECTS: SortedDict[str, bytes] = SortedDict()
+VERSIONS: dict[str, int] = {}
+"""By key, how often it was put."""
 LATENCY = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
 _PAGE = 1000
 """Keys in one answer, as of S3."""
@@ -50,8 +52,11 @@ def _answer(method: str, path: str, query: str, headers: dict[str, str], body: b
     if method == "PUT":
         if headers.get("if-none-match") == "*" and key in OBJECTS:
             return 412, {}, b""
+        if headers.get("if-match", _tag(key)) != _tag(key):
+            return 412, {}, b""
         OBJECTS[key] = body
-        return 200, {"etag": '"0"'}, b""
+        VERSIONS[key] = VERSIONS.get(key, 0) + 1
+        return 200, {"etag": _tag(key)}, b""
     if method == "DELETE":
         OBJECTS.pop(key, None)
         return 204, {}, b""
@@ -59,10 +64,18 @@ def _answer(method: str, path: str, query: str, headers: dict[str, str], body: b
         return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
     found: bytes = OBJECTS[key]
     if method == "HEAD":
-        return 200, {"etag": '"0"', "content-length": str(len(found))}, b""
+        return 200, {"etag": _tag(key), "content-length": str(len(found))}, b""
     first, last = map(int, headers["range"].removeprefix("bytes=").split("-"))
     part = found[first : last + 1]
-    return 206, {"content-range": f"bytes {first}-{first + len(part) - 1}/{len(found)}"}, part
+    return (
+        206,
+        {"etag": _tag(key), "content-range": f"bytes {first}-{first + len(part) - 1}/{len(found)}"},
+        part,
+    )
+
+
+def _tag(key: str) -> str:
+    return f'"{VERSIONS.get(key, 0)}"'
 
 
 def _listing(query: str) -> bytes:

@@ -243,17 +243,28 @@ class Container:
         return False
 
     def _check_owner(self) -> None:
-        """Raises ``NotOwner`` if another owner has opened the container since, and ``Unavailable`` if that
-        cannot be read. The ownership ends then."""
+        """Raises ``NotOwner`` if another owner is known to have opened the container since, and
+        ``Unavailable`` if that cannot be read. The ownership ends then."""
         try:
             self.log.check_owner()
         except TierlogError:
-            # The pipeline meets the same error, which ends the ownership: its next write may be far.
-            request = WaitDurableRequest()
-            request.reply = self._make_answer()
-            with suppress(TierlogError):  # it is ending already
-                self.mailbox.offer(request, 0, Lane.INTERNAL)
+            self._end_ownership()
             raise
+
+    async def _confirm_owner(self) -> None:
+        """As ``_check_owner``, for what another owner had done when this was called (W12)."""
+        try:
+            await self.log.confirm_owner()
+        except TierlogError:
+            self._end_ownership()
+            raise
+
+    def _end_ownership(self) -> None:
+        """The pipeline meets the same error, which ends the ownership: its next write may be far."""
+        request = WaitDurableRequest()
+        request.reply = self._make_answer()
+        with suppress(TierlogError):  # it is ending already
+            self.mailbox.offer(request, 0, Lane.INTERNAL)
 
     def _segment_loaded(self, segment: SegmentState) -> None:
         self.history.note_loaded(segment)
@@ -606,11 +617,11 @@ class Container:
         try:
             found = await answer
         except TierlogError:
-            self._check_owner()
+            await self._confirm_owner()
             self.log.check_folder()
             raise
 
-        self._check_owner()
+        await self._confirm_owner()
         return found
 
     def statistics(self) -> ContainerStatistics:

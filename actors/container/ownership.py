@@ -237,7 +237,7 @@ class StorageOwnership:
 
     async def _ensure(self) -> None:
         if not self._is_open:
-            self._log.check_owner()
+            await self._log.confirm_owner()
             await self._open(await self._list_chain())
 
     async def _open(self, listed: ListedChain) -> None:
@@ -508,7 +508,7 @@ class StorageOwnership:
     async def _refuse(self, step: Step, listed: ListedChain) -> None:
         """Raise why this owner must not go on; returns if an operator decided that it does."""
         # A successor that came meanwhile is not foreign: it fenced the log before it created anything.
-        self._log.check_owner()
+        await self._log.confirm_owner()
         chosen = self._adopt and not self._is_open
         if step is Step.EMPTY:
             # Only here: its runs may be gone, which is no reason to go on with what is another's.
@@ -588,7 +588,7 @@ class StorageOwnership:
         if not found:
             return
 
-        self._log.check_owner()
+        await self._log.confirm_owner()
         newest = found[-1]
         if not self._adopt:
             raise foreign("by an earlier version", newest.epoch, newest.identity.folder.shown)

@@ -421,8 +421,8 @@ class Pipeline:
         if group.operations:
             number = await (self._append_traced(group) if group.links else self._append(group))
         else:
-            # Nothing to log, so no write proves ownership: check the register before answering.
-            self._log.check_owner()
+            # Nothing to log, so no write proves ownership: confirm it before answering.
+            await self._log.confirm_owner()
             number = self._log.next_group - 1
 
         finishing = self._finish(group, number)

@@ -5,22 +5,23 @@ group's frame carries ``tag`` and ``truncate_before``, so that recovery finds ch
 payloads.
 
 The promise: every later owner reads every acked append. An append that failed, or whose outcome is unknown,
-may or may not be read; if the next owner does not read it, no later one will. Rules W1 to W10 are in
+may or may not be read; if the next owner does not read it, no later one will. Rules W1 to W12 are in
 ``docs/protocols/wal.md``.
 
-* ``open`` fences every earlier owner and returns a strictly larger epoch. Before it returns it has sealed the
-  earlier files and re-logged the last group.
-* ``append`` returns once the group is durable *and* the epoch was still current after the sync; one append at
-  a time (rule W2: a group starts only after the previous one is durable; a second concurrent call is a bug
-  and raises ``RuntimeError``).
+* ``open`` fences every earlier owner and returns a strictly larger epoch. Before it returns, all that it
+  returns is durable, and nothing else of earlier owners will ever be read.
+* ``append`` returns once the group and all before it are durable *and* no later owner had begun to read;
+  ``appends_max`` appends at a time (a further concurrent call is a bug and raises ``RuntimeError``). They are
+  numbered in the order of the calls, and return in that order.
 * A failed append breaks the log: every later call but ``close`` raises ``Unavailable`` (or ``NotOwner`` when
   fenced). Recovery is ``open`` on a new object (W6).
 * Cancelling an append leaves its outcome unknown and breaks the log in the same way.
-* ``truncate`` removes whole files below the newest ``truncate_before`` that this owner made durable; it
+* ``truncate`` removes what is wholly below the newest ``truncate_before`` that this owner made durable; it
   checks the epoch first (W5).
 * ``close`` after a failure or with ``clean=False`` writes nothing.
 
-Errors: ``NotOwner``, ``Unavailable``, ``StorageFull``, ``DataCorruption`` (file, offset), ``StoreMismatch``.
+Errors: ``NotOwner``, ``Unavailable``, ``StorageFull``, ``StoreMismatch``, and ``DataCorruption``, whose file
+is a path or an object's URL.
 """
 
 from __future__ import annotations
@@ -62,8 +63,7 @@ class OpenedLog:
     """The highest epoch in the log before this open; 0 for a new log. A claim in long-term storage above it
     means that the folder is a copy (rule W8)."""
     groups: Sequence[GroupInfo]
-    """Every group from the newest durable truncation address on, in order and without gaps. The last one was
-    re-logged."""
+    """Every group from the newest durable truncation address on, in order and without gaps."""
     tags: Mapping[int, int]
     """The tags of the few groups with one, by number: there may be millions of others."""
     next_group: int
@@ -119,18 +119,30 @@ class DurableDataLog(ABC):
         time after ``open`` or ``inspect``, also during appends and truncations. Raises ``DataCorruption``
         (file, offset) if the group is damaged, or truncated; the log goes on."""
 
+    @property
+    def appends_max(self) -> int:
+        """How many appends may be under way at once."""
+        return 1
+
     @abstractmethod
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         """Make one group durable; returns its number."""
 
     @abstractmethod
     async def truncate(self) -> None:
-        """Remove the files that are wholly below the newest durable ``truncate_before`` of this owner."""
+        """Remove what is wholly below the newest durable ``truncate_before`` of this owner."""
 
     @abstractmethod
     def check_owner(self) -> None:
-        """Raises ``NotOwner`` if a later owner has opened the log. Takes about 1 us with a local register;
-        other logs may answer from a recent check, so that reads are prefix-consistent."""
+        """Raises ``NotOwner`` if this owner knows that a later one has opened the log. A hint: asks nobody
+        and takes about 1 us. A local log looks into its register; other logs answer from what they last
+        heard."""
+
+    async def confirm_owner(self) -> None:
+        """Raises ``NotOwner`` if a later owner had opened the log when this was called. What the caller read
+        before was then not changed by another owner (rule W12). Raises ``Unavailable`` if that cannot be
+        found out now."""
+        self.check_owner()  # Where the hint is never old, it is the answer.
 
     def check_folder(self) -> None:
         """Raises ``NotOwner`` if the log's folder was moved or replaced: what is below the same data folder

@@ -329,8 +329,9 @@ class StorageFull(TierlogError):
 
 
 class DataCorruption(TierlogError):
-    """Stored bytes are not what was written, or acked bytes are missing, at ``file`` and ``offset``. Nothing
-    was changed. ``tierlog doctor --deep`` lists all damage and what to do."""
+    """Stored bytes are not what was written, or acked bytes are missing, at ``offset`` of ``file``: a path,
+    or the URL of an object. Nothing was changed. ``tierlog doctor --deep`` lists all damage and what to
+    do."""
 
     code = "data-corruption"
 

@@ -28,6 +28,7 @@ from botocore.loaders import create_loader
 
 from ..base.checksum import Buffer, crc32c
 from ..base.errors import ChunkNotFound, ChunkReadOnly, TierlogError, Unavailable
+from ..base.object_store import StoredObject
 from .s3_errors import RequestInfo, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
 
@@ -229,6 +230,21 @@ class S3Requests:
             ContentType=_CONTENT,
         )
 
+    async def put_if(self, key: str, name: str, data: Sequence[Buffer], version: str) -> str:
+        """Create the object or, with ``version``, replace the one with this entity tag; returns the new
+        one's. Raises ``ChunkExists`` if the condition does not hold, ``ChunkNotFound`` if there is nothing to
+        replace."""
+        return await self._ask(
+            "put_object",
+            key,
+            name,
+            lambda answer: str(answer["ETag"]),
+            visible=True,
+            **_verified(_body(data)),
+            **({"IfMatch": version} if version else _NEW),
+            ContentType=_CONTENT,
+        )
+
     async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
         """Append ``data`` to the object of ``offset`` bytes; False if it has another length.
 
@@ -260,6 +276,12 @@ class S3Requests:
         """The existing bytes of ``offset .. offset + size``. ``size`` is not 0."""
         return await self._run(
             partial(self._get, key, offset, size), self._request_info("get_object", key, name, visible=False)
+        )
+
+    async def get_start(self, key: str, name: str, size: int) -> StoredObject:
+        """The object with its first ``size`` bytes. ``size`` is not 0."""
+        return await self._run(
+            partial(self._get_start, key, size), self._request_info("get_object", key, name, visible=False)
         )
 
     async def head(self, key: str, name: str) -> ObjectHead:
@@ -454,21 +476,28 @@ class S3Requests:
             return await call()
 
     async def _get(self, key: str, offset: int, size: int) -> bytes:
-        assert self._client is not None
         try:
-            answer = await self._client.get_object(
-                Bucket=self._bucket, Key=key, Range=f"bytes={offset}-{offset + size - 1}"
-            )
+            return (await self._get_range(key, offset, size))[0]
         except Exception as error:
             # The range begins at the object's end or behind it, which is an empty read by the contract.
             if status_of(error) == 416:
                 return b""
             raise
 
+    async def _get_start(self, key: str, size: int) -> StoredObject:
+        data, answer = await self._get_range(key, 0, size)
+        return StoredObject(data, int(answer["ContentRange"].rpartition("/")[2]), str(answer["ETag"]))
+
+    async def _get_range(self, key: str, offset: int, size: int) -> tuple[bytes, Mapping[str, Any]]:
+        """The bytes, and the answer's other fields."""
+        assert self._client is not None
+        answer = await self._client.get_object(
+            Bucket=self._bucket, Key=key, Range=f"bytes={offset}-{offset + size - 1}"
+        )
         async with answer["Body"] as body:
             data = await _read_up_to(body, size + 1)
         _check_range(str(answer.get("ContentRange", "")), offset, size, len(data))
-        return data
+        return data, answer
 
     def _request_info(self, operation: str, key: str, name: str, *, visible: bool) -> RequestInfo:
         return RequestInfo(operation, self._bucket, self._endpoint, key, name, visible)

@@ -65,6 +65,7 @@ NAMES = [
     "http_parked_polls",
     "s3_put",
     "s3_get",
+    "s3_log_append",
 ]
 
 

@@ -13,6 +13,7 @@ from fuzz.location_targets import LOCATION_TARGETS
 from fuzz.log_targets import LOG_TARGETS
 from fuzz.request_targets import REQUEST_TARGETS
 from fuzz.run_targets import RUN_TARGETS
+from fuzz.s3_log_targets import S3_LOG_TARGETS
 from fuzz.spark_targets import SPARK_TARGETS
 from fuzz.store_targets import STORE_TARGETS
 from fuzz.target import Target
@@ -21,6 +22,7 @@ _ALL = (
     *STORE_TARGETS,
     *LOG_TARGETS,
     *FILE_TARGETS,
+    *S3_LOG_TARGETS,
     *REQUEST_TARGETS,
     *GATEWAY_TARGETS,
     *SPARK_TARGETS,
