@@ -23,7 +23,14 @@ from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.log_element import LogElement
 from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkExists, StoreMismatch, TooLarge
+from ...storage_backends.base.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    DataCorruption,
+    StoreMismatch,
+    TooLarge,
+    Unavailable,
+)
 from ...storage_backends.base.transactions import is_staged, staged_prefix
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY, Reason, UnconfirmedRecord
@@ -67,7 +74,7 @@ class LtsBoot:
     pin: Pin | None = None
     """The pin that keeps ``chosen``, if it is an earlier one; ``newest`` lists it (rule P6)."""
     ended_logs: tuple[EndedLog, ...] = ()
-    """Those that ``newest`` knows."""
+    """Those that the chain had, and that it has now, which the new log takes the place of."""
 
     @property
     def epoch(self) -> int:
@@ -113,8 +120,7 @@ class LtsBoot:
         state.has_spilled = True
         state.note_newest_segment(newest.progress.newest_segment)
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
-        ended = (*self.ended_logs, EndedLog(newest.owner.log, self.newest.n)) if self.newest.n else ()
-        state.begin_history(history, epoch, ended)
+        state.begin_history(history, epoch, self.ended_logs)
         state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
         made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)
         if made is None:
@@ -144,7 +150,12 @@ def without_elements(store: bytes) -> StoredElement:
 
 
 async def read_boot(
-    container: int, newest: StoredElement, chosen: Element, runs: RunReader, pin: Pin | None = None
+    container: int,
+    newest: StoredElement,
+    chosen: Element,
+    runs: RunReader,
+    pin: Pin | None = None,
+    ended_logs: tuple[EndedLog, ...] = (),
 ) -> LtsBoot:
     """Read and check the tables of ``chosen``. Raises ``Unavailable``, ``DataCorruption``."""
     table = Table()
@@ -164,12 +175,33 @@ async def read_boot(
                 known = (decoded(transaction_of_row, row, row.key) for row in rows)
                 transactions += (each for each in known if each and each.status is TransactionStatus.OPEN)
         loads = await _loads_of(view, runs, transactions)
-    ended = await read_ended_logs(newest.element.runs, runs)
-    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin, ended)
+    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin, ended_logs)
 
 
-async def read_ended_logs(listed: RunList, runs: RunReader) -> tuple[EndedLog, ...]:
-    """The ended logs that these runs know. Raises ``Unavailable``, ``DataCorruption``."""
+async def read_logs(elements: Sequence[StoredElement], runs: RunReader) -> tuple[EndedLog, ...]:
+    """The logs that a chain has had, from old to new, and the number of the last element of each.
+    ``elements`` are those that are left of it, newest first. Raises ``Unavailable``, ``DataCorruption``."""
+    last = dict[bytes, int]()
+    for each in elements:
+        log = each.element.owner.log
+        if log in last:
+            continue
+        last[log] = each.n
+        # The runs of the newest element know all, but not before the first flush of a new log.
+        try:
+            ended = await _read_ended_logs(each.element.runs, runs)
+        except (DataCorruption, Unavailable) as error:
+            is_gone = isinstance(error, DataCorruption) or isinstance(error.__cause__, ChunkNotFound)
+            if each is elements[0] or not is_gone:
+                raise
+            continue  # the newer ones do not need its runs, so they may be deleted
+        for ended_log, n in ended:
+            last[ended_log] = max(last.get(ended_log, 0), n)
+    return tuple(sorted((EndedLog(log, n) for log, n in last.items()), key=lambda each: each.n))
+
+
+async def _read_ended_logs(listed: RunList, runs: RunReader) -> tuple[EndedLog, ...]:
+    """The ended logs that these runs know."""
     with Table(listed).view() as view:
         row = await find_row(view, runs, HISTORY_KEY.encode())
     if row is None or row.value is None:

@@ -48,7 +48,7 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.table import Table
-from ..container.lts_boot import read_ended_logs
+from ..container.lts_boot import read_logs
 from .copied_objects import Known, Needed
 from .tables import object_damage
 
@@ -206,18 +206,14 @@ class _History:
 
     @classmethod
     async def of(cls, source: ChunkStorage, container: int) -> _History:
-        last, crcs = dict[bytes, int](), dict[int, int]()
+        elements, crcs = list[StoredElement](), dict[int, int]()
         for n in reversed(await list_elements(source, container)):
             with suppress(ChunkNotFound):
                 stored = await read_element(source, container, n)
-                element = stored.element
+                elements.append(stored)
                 crcs[n] = stored.position.crc
-                crcs.setdefault(*element.predecessor)
-                if element.owner.log not in last:
-                    # The runs of the newest element know all, but not before the first flush of a new log.
-                    ended = await read_ended_logs(element.runs, reader_of(source))
-                    for log, number in ((element.owner.log, n), *ended):
-                        last[log] = max(last.get(log, 0), number)
+                crcs.setdefault(*stored.element.predecessor)
+        last = {each.log: each.n for each in await read_logs(elements, reader_of(source))}
         return cls(last, crcs)
 
     def has(self, there: _Newest) -> bool:

@@ -27,6 +27,7 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.container.container import Container
+from tierlog.actors.container.lost_histories import EndedLog
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, copy_for_restore
@@ -487,6 +488,41 @@ async def test_p8_copies_go_on_after_a_recovery_of_the_same_store(
     await restored(tmp_path / "other", "three", place)
     async with opened(tmp_path / "other") as store:
         assert await contents(store) == three
+
+
+async def test_r8_a_recovery_knows_the_logs_before_also_of_stores_that_were_never_opened(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store)
+        await store.flush()
+    for _ in range(3):
+        await restored(tmp_path, "")
+    async with opened(tmp_path) as store:
+        for index in range(store.containers):
+            ended = await store.on_container(index, _ended_logs)
+            assert len({each.log for each in ended}) == 3
+            assert [each.n for each in ended] == sorted({each.n for each in ended})
+
+
+async def test_r8_a_recovery_needs_no_run_of_the_logs_before(tmp_path: Path) -> None:
+    """A confirmed store may have deleted it. It only knows less of the logs before."""
+    await two_backups(tmp_path)
+    await restored(tmp_path, "one")
+    async with reader(tmp_path / "lts") as chunks:
+        for index in range(2):
+            newest, *older = (await read_chain(chunks, index)).elements
+            kept = {run.name for run in newest.element.runs}
+            for name in {run.name for each in older for run in each.element.runs} - kept:
+                (tmp_path / "lts" / name).unlink()
+    await restored(tmp_path, "")
+    async with opened(tmp_path) as store:
+        for index in range(store.containers):
+            assert len(await store.on_container(index, _ended_logs)) == 2
+
+
+async def _ended_logs(container: Container) -> tuple[EndedLog, ...]:
+    return container.state.ended_logs
 
 
 @pytest.mark.parametrize("flushes", [0, 5])
