@@ -49,7 +49,16 @@ def test_r8_the_record_of_a_store_that_was_never_recovered_has_no_histories() ->
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x03", b"\x02", GOLDEN[:-1], GOLDEN_1[:-1], b"\x01" + bytes(16), b"\x02" + GOLDEN_1[1:]],
+    [
+        b"",
+        b"\x03",
+        b"\x02",
+        GOLDEN[:21],
+        GOLDEN[:-1],
+        GOLDEN_1[:-1],
+        b"\x01" + bytes(16),
+        b"\x02" + GOLDEN_1[1:],
+    ],
 )
 def test_r8_a_damaged_record_is_refused(content: bytes) -> None:
     with pytest.raises(DecodeError):
