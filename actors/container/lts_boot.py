@@ -35,7 +35,7 @@ from ...storage_backends.sorted_runs.table import Table, TableView
 from .checkpoint import log_checkpoint, whole_checkpoint
 from .confirmation import JUMP
 from .ended_rows import INDEX_PREFIX, TRANSACTION_PREFIX, transaction_of_row
-from .lost_histories import EndedLog, decode_histories
+from .lost_histories import EndedLog, Histories, decode_histories
 from .manifest_state import ManifestState
 from .published_check import Published, check_published, pages_of_rows
 from .segment_rows import image_key, load_of_row, loaded, name_key, sid_of_row
@@ -164,17 +164,17 @@ async def read_boot(
                 known = (decoded(transaction_of_row, row, row.key) for row in rows)
                 transactions += (each for each in known if each and each.status is TransactionStatus.OPEN)
         loads = await _loads_of(view, runs, transactions)
-    ended = await read_ended_logs(newest.element.runs, runs)
+    ended = (await read_histories(newest.element.runs, runs)).ended
     return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin, ended)
 
 
-async def read_ended_logs(listed: RunList, runs: RunReader) -> tuple[EndedLog, ...]:
-    """The ended logs that these runs know. Raises ``Unavailable``, ``DataCorruption``."""
+async def read_histories(listed: RunList, runs: RunReader) -> Histories:
+    """The histories that these runs know. Raises ``Unavailable``, ``DataCorruption``."""
     with Table(listed).view() as view:
         row = await find_row(view, runs, HISTORY_KEY.encode())
     if row is None or row.value is None:
-        return ()
-    return decoded(decode_histories, row.value, row.key).ended
+        return Histories()
+    return decoded(decode_histories, row.value, row.key)
 
 
 async def _loads_of(

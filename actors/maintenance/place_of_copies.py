@@ -3,9 +3,10 @@
 Owns: the store and the history that a place is of, and what its records say of the objects there. Does not
 own: what is copied (``backup_copy.py``).
 
-Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id and
-notes the one before, with the number of its last element (``lost_histories.py``). So an element is of the
-history of a store if the store had its log, at least up to its number. Nothing here writes."""
+Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id, or that of one
+container with the same, and notes the one before, with the number of its last element
+(``lost_histories.py``). So an element is of the history of a store if the store had its log, at least up to
+its number, and if ids are the same, in the history that its epoch is of. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.table import Table
-from ..container.lts_boot import read_ended_logs
+from ..container.lost_histories import EndedLog, current
+from ..container.lts_boot import read_histories
 from .copied_objects import Known, Needed
 from .tables import object_damage
 
@@ -199,29 +201,40 @@ async def _check_newest(source: ChunkStorage, index: int, there: _Newest, backup
 class _History:
     """What a container's chain shows of its history, though older elements are deleted."""
 
-    last: dict[bytes, int]
-    """The logs that it had, and the number of the last element of each."""
+    began: int
+    """The epoch with which the present history began."""
+    last: dict[tuple[bytes, bool], int]
+    """The logs that it had, before that and since, and the number of the last element of each. A recovery of
+    one container goes on with the id of the log that was lost (rule R11)."""
     crcs: dict[int, int]
     """Of elements with these numbers."""
 
     @classmethod
     async def of(cls, source: ChunkStorage, container: int) -> _History:
-        last, crcs = dict[bytes, int](), dict[int, int]()
+        listed, crcs = list[StoredElement](), dict[int, int]()
+        logs, ended, began = set[bytes](), list[EndedLog](), 0
         for n in reversed(await list_elements(source, container)):
             with suppress(ChunkNotFound):
                 stored = await read_element(source, container, n)
                 element = stored.element
+                listed.append(stored)
                 crcs[n] = stored.position.crc
                 crcs.setdefault(*element.predecessor)
-                if element.owner.log not in last:
+                if element.owner.log not in logs:
+                    logs.add(element.owner.log)
                     # The runs of the newest element know all, but not before the first flush of a new log.
-                    ended = await read_ended_logs(element.runs, reader_of(source))
-                    for log, number in ((element.owner.log, n), *ended):
-                        last[log] = max(last.get(log, 0), number)
-        return cls(last, crcs)
+                    histories = await read_histories(element.runs, reader_of(source))
+                    ended += histories.ended
+                    began = max(began, current(histories.epochs))
+        last = dict[tuple[bytes, bool], int]()
+        known = [((each.element.owner.log, each.element.epoch >= began), each.n) for each in listed]
+        for log, number in (*known, *(((log, False), number) for log, number in ended)):
+            last[log] = max(last.get(log, 0), number)
+        return cls(began, last, crcs)
 
     def has(self, there: _Newest) -> bool:
-        return there.n <= self.last.get(there.log, -1) and self.crcs.get(there.n, there.crc) == there.crc
+        last = self.last.get((there.log, there.epoch >= self.began), -1)
+        return there.n <= last and self.crcs.get(there.n, there.crc) == there.crc
 
 
 # --- what was verified --------------------------------------------------------------------------------

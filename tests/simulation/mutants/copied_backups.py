@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from tierlog.actors.container import lts_boot
+from tierlog.actors.container.lost_histories import Histories
 from tierlog.actors.maintenance import place_of_copies
 from tierlog.actors.maintenance.backup_copy import _Copy
 from tierlog.actors.maintenance.copied_objects import CopiedObjects
@@ -70,10 +71,10 @@ def copies_of_two_histories_mix(plant: Planter) -> None:
 def recovery_forgets_the_logs_before(plant: Planter) -> None:
     """After two recoveries the place of a store's own copies is refused."""
 
-    async def ended(original: Any, listed: Any, runs: Any) -> tuple[Any, ...]:
-        return ()
+    async def histories(original: Any, listed: Any, runs: Any) -> Histories:
+        return (await original(listed, runs))._replace(ended=())
 
-    plant(lts_boot.read_ended_logs, ended)
+    plant(lts_boot.read_histories, histories)
 
 
 @_planted("P6")
