@@ -239,6 +239,27 @@ async def test_r11_nobody_opens_the_folder_during_a_recovery(
         assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
 
 
+async def test_r11_long_term_storage_of_another_store_is_refused(tmp_path: Path) -> None:
+    folder, other = tmp_path / "data", tmp_path / "other"
+    for each in (folder, other):
+        await make(each)
+    (folder / "lts").rename(tmp_path / "lts")
+    (other / "lts").rename(folder / "lts")
+    before = fingerprint(folder)
+    with pytest.raises(StoreMismatch):
+        await recovered(folder)
+    assert fingerprint(folder) == before
+
+
+async def test_r11_a_log_that_is_found_again_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+    """As if an opening had made it since somebody saw that it was missing."""
+    await make(tmp_path)
+    before = fingerprint(tmp_path)
+    with pytest.raises(InvalidArgument, match="the log of container 1 is not lost: open the store"):
+        await recover_container(check_path(tmp_path), QUIET, LocalFiles(), system_world(), 1, only_empty=True)
+    assert fingerprint(tmp_path) == before
+
+
 class CancelledFiles(LocalFiles):
     """asyncio cancels the task that runs the program of this name, once that has ended."""
 
