@@ -113,7 +113,9 @@ class LtsBoot:
         state.has_spilled = True
         state.note_newest_segment(newest.progress.newest_segment)
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
-        ended = (*self.ended_logs, EndedLog(newest.owner.log, self.newest.n)) if self.newest.n else ()
+        ended = self.ended_logs
+        if self.newest.n:
+            ended += (EndedLog(newest.owner.log, self.newest.n, epoch),)
         state.begin_history(history, epoch, ended)
         state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
         made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)

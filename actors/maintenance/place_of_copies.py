@@ -4,9 +4,9 @@ Owns: the store and the history that a place is of, and what its records say of 
 own: what is copied (``backup_copy.py``).
 
 Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id, or that of one
-container with the same, and notes the one before, with the number of its last element
+container with the same, and notes the one before, with the number of its last element and its own epoch
 (``lost_histories.py``). So an element is of the history of a store if the store had its log, at least up to
-its number, and if ids are the same, in the history that its epoch is of. Nothing here writes."""
+its number, when the epoch of the element was. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.table import Table
-from ..container.lost_histories import EndedLog, current
 from ..container.lts_boot import read_histories
 from .copied_objects import Known, Needed
 from .tables import object_damage
@@ -201,40 +200,43 @@ async def _check_newest(source: ChunkStorage, index: int, there: _Newest, backup
 class _History:
     """What a container's chain shows of its history, though older elements are deleted."""
 
-    began: int
-    """The epoch with which the present history began."""
-    last: dict[tuple[bytes, bool], int]
-    """The logs that it had, before that and since, and the number of the last element of each. A recovery of
-    one container goes on with the id of the log that was lost (rule R11)."""
+    ends: list[tuple[bytes, int, int]]
+    """Of each log that it had, the number of an element, and an epoch in which that was there."""
+    recoveries: set[int]
+    """Their epochs, as far as they are known."""
     crcs: dict[int, int]
     """Of elements with these numbers."""
 
     @classmethod
     async def of(cls, source: ChunkStorage, container: int) -> _History:
-        listed, crcs = list[StoredElement](), dict[int, int]()
-        logs, ended, began = set[bytes](), list[EndedLog](), 0
+        ends, recoveries, crcs = list[tuple[bytes, int, int]](), set[int](), dict[int, int]()
+        logs = set[bytes]()
         for n in reversed(await list_elements(source, container)):
             with suppress(ChunkNotFound):
                 stored = await read_element(source, container, n)
                 element = stored.element
-                listed.append(stored)
                 crcs[n] = stored.position.crc
                 crcs.setdefault(*element.predecessor)
+                ends.append((element.owner.log, n, element.epoch))
                 if element.owner.log not in logs:
                     logs.add(element.owner.log)
                     # The runs of the newest element know all, but not before the first flush of a new log.
-                    histories = await read_histories(element.runs, reader_of(source))
-                    ended += histories.ended
-                    began = max(began, current(histories.epochs))
-        last = dict[tuple[bytes, bool], int]()
-        known = [((each.element.owner.log, each.element.epoch >= began), each.n) for each in listed]
-        for log, number in (*known, *(((log, False), number) for log, number in ended)):
-            last[log] = max(last.get(log, 0), number)
-        return cls(began, last, crcs)
+                    for log, last, until in (await read_histories(element.runs, reader_of(source))).ended:
+                        ends.append((log, last, until - 1))
+                        recoveries.add(until)
+        return cls(ends, recoveries, crcs)
 
     def has(self, there: _Newest) -> bool:
-        last = self.last.get((there.log, there.epoch >= self.began), -1)
-        return there.n <= last and self.crcs.get(there.n, there.crc) == there.crc
+        if self.crcs.get(there.n, there.crc) != there.crc:
+            return False
+        return any(
+            log == there.log and there.n <= n and not self._has_recovery(there.epoch, epoch)
+            for log, n, epoch in self.ends
+        )
+
+    def _has_recovery(self, after: int, to: int) -> bool:
+        """Whether one came between these epochs: then logs with the same id are two (rule R11)."""
+        return any(after < recovery <= to for recovery in self.recoveries)
 
 
 # --- what was verified --------------------------------------------------------------------------------

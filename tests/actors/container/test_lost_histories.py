@@ -34,7 +34,9 @@ def segment(length: int, epoch: int = 1) -> SegmentState:
 
 
 def test_r8_the_record_has_its_golden_bytes() -> None:
-    histories = Histories((1 << 20, 1 << 21), (EndedLog(bytes(range(16)), 7), EndedLog(b"l" * 16, 9)))
+    histories = Histories(
+        (1 << 20, 1 << 21), (EndedLog(bytes(range(16)), 7, 1 << 20), EndedLog(b"l" * 16, 9, 1 << 21))
+    )
     assert encode_histories(histories) == GOLDEN
     assert decode_histories(GOLDEN) == histories
     # As an earlier version wrote it, and as it is without ended logs.

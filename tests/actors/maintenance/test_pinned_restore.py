@@ -533,9 +533,9 @@ async def test_p8_a_clone_that_went_on_by_itself_is_another_history(tmp_path: Pa
     assert fingerprint(place) == before
 
 
-@pytest.mark.parametrize("flushes", [0, 9])
+@pytest.mark.parametrize(("recoveries", "flushes"), [(1, 0), (1, 9), (2, 9)])
 async def test_p8_containers_that_go_on_from_storage_that_was_put_back_are_another_history(
-    tmp_path: Path, flushes: int
+    tmp_path: Path, recoveries: int, flushes: int
 ) -> None:
     """Each is recovered alone, so its log has the id of the one before (R11)."""
     folder, earlier, place = tmp_path / "data", tmp_path / "earlier", tmp_path / "place"
@@ -552,13 +552,15 @@ async def test_p8_containers_that_go_on_from_storage_that_was_put_back_are_anoth
     await copied(folder, "first", place)
     shutil.rmtree(folder / "lts")
     earlier.rename(folder / "lts")
-    for index in range(2):
-        await recover_container(check_path(folder), QUIET, LocalFiles(), system_world(), index)
+    for _ in range(recoveries):
+        for index in range(2):
+            await recover_container(check_path(folder), QUIET, LocalFiles(), system_world(), index)
+        async with opened(folder) as store:
+            for number in range(flushes):
+                for name in names:
+                    await store.append(name, b"%d" % number)
+                await store.flush()
     async with opened(folder) as store:
-        for number in range(flushes):
-            for name in names:
-                await store.append(name, b"%d" % number)
-            await store.flush()
         await store.backup("second")
     before = fingerprint(place)
     with pytest.raises(StoreMismatch, match="not of the history that this store has"):
