@@ -29,6 +29,7 @@ from ...storage_backends.base.files import (
     Files,
     FolderEntry,
     ListFolder,
+    MakeFolder,
     Program,
     RemoveFolder,
     Rename,
@@ -90,10 +91,28 @@ def begin_log(folder: StoreFolder) -> Program[FileHandle]:
     try:
         yield from _clear(restore_folder(folder).path)
         yield from refuse_open(folder)
+        yield from _check_moves(folder)
     except (OSError, TierlogError):
         yield from end_restore(folder, lock)
         raise
     return lock
+
+
+def _check_moves(folder: StoreFolder) -> Program[None]:
+    """Nothing can be moved between file systems, and once the chain is claimed the lost log is no longer the
+    store's. So before anything else an empty folder is moved to ``wal``, as the log will be."""
+    made, moved = f"{restore_folder(folder).path}/moves", f"{folder.wal}/{_REMADE}moves"
+    yield MakeFolder(made)
+    try:
+        yield Rename(made, moved)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise InvalidArgument(
+            f"{folder.wal} is on another file system than {folder.path}, so no log can be moved there: copy "
+            f"wal/ to the file system of the data folder, recover, and copy it back"
+        ) from error
+    yield RemoveFolder(moved)
 
 
 def refuse_logs(folder: StoreFolder) -> Program[None]:

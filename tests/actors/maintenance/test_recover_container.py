@@ -4,6 +4,7 @@ R11)."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from support.folders import fingerprint, flip_bit
+from support.scripted_files import ScriptedFiles
 from tierlog import (
     DataCorruption,
     HistoryLost,
@@ -29,7 +31,7 @@ from tierlog.actors.store import recover_container as module
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore
 from tierlog.actors.store.recover_container import FoundLog, inspect_log, recover_container
-from tierlog.storage_backends.base.files import Program
+from tierlog.storage_backends.base.files import IoCall, Program, Rename
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.files.local import LocalFiles
@@ -189,6 +191,28 @@ async def test_r11_a_refused_recovery_leaves_the_folder_as_it_is(tmp_path: Path)
     with pytest.raises(InvalidArgument, match="the containers 0 to 1: there is no container 2"):
         await recovered(tmp_path, 2)
     assert fingerprint(tmp_path) == before
+
+
+async def test_r11_logs_on_another_file_system_are_refused_before_the_chain_is_claimed(
+    tmp_path: Path,
+) -> None:
+    """As where ``wal/`` is a mount point: afterwards the lost log would be refused too."""
+    await make(tmp_path)
+    before = fingerprint(tmp_path)
+    files = ScriptedFiles()
+
+    def other_file_system(call: IoCall) -> OSError | None:
+        if not isinstance(call, Rename):
+            return None
+        places = {Path(path).relative_to(tmp_path).parts[0] for path in (call.source, call.target)}
+        return OSError(errno.EXDEV, os.strerror(errno.EXDEV)) if len(places) > 1 else None
+
+    files.fail = other_file_system
+    with pytest.raises(InvalidArgument, match=f"{tmp_path}/wal is on another file system than {tmp_path}"):
+        await recover_container(check_path(tmp_path), QUIET, files, system_world(), 1)
+    assert fingerprint(tmp_path) == before
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
 
 
 async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(
