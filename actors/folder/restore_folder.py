@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 
@@ -101,8 +101,9 @@ def begin_log(folder: StoreFolder) -> Program[FileHandle]:
 def _check_moves(folder: StoreFolder) -> Program[None]:
     """Nothing can be moved between file systems, and once the chain is claimed the lost log is no longer the
     store's. So before anything else an empty folder is moved to ``wal``, as the log will be."""
-    made, moved = f"{restore_folder(folder).path}/moves", f"{folder.wal}/{_REMADE}moves"
+    made, moved = f"{restore_folder(folder).path}/moves", _moved(folder)
     yield MakeFolder(made)
+    yield from _remove_moved(folder)
     try:
         yield Rename(made, moved)
     except OSError as error:
@@ -113,6 +114,16 @@ def _check_moves(folder: StoreFolder) -> Program[None]:
             f"wal/ to the file system of the data folder, recover, and copy it back"
         ) from error
     yield RemoveFolder(moved)
+
+
+def _moved(folder: StoreFolder) -> str:
+    return f"{folder.wal}/{_REMADE}moves"
+
+
+def _remove_moved(folder: StoreFolder) -> Program[None]:
+    """Remove the folder of ``_check_moves`` that a killed recovery left in ``wal``."""
+    with suppress(FileNotFoundError):
+        yield RemoveFolder(_moved(folder))
 
 
 def refuse_logs(folder: StoreFolder) -> Program[None]:
@@ -364,6 +375,7 @@ def _remake_wal(folder: StoreFolder) -> Program[None]:
     """Make the name of ``wal`` again, if there is one, and that of a container's log that was restored alone:
     its sync may have failed in a process that was killed then."""
     yield from _remake(folder.path, "wal", (yield from list_data_folder(folder)))
+    yield from _remove_moved(folder)
     for entry in (yield from list_files(restore_folder(folder).path, others=True)):
         if entry.is_folder and entry.name.isdigit():
             yield from _remake(folder.wal, entry.name, (yield from list_files(folder.wal, others=True)))

@@ -215,6 +215,15 @@ async def test_r11_logs_on_another_file_system_are_refused_before_the_chain_is_c
         assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
 
 
+async def test_r11_the_next_opening_removes_what_the_check_of_a_killed_recovery_left(tmp_path: Path) -> None:
+    await make(tmp_path)
+    (tmp_path / ".restoring").mkdir()
+    (tmp_path / "wal/.remaking-moves").mkdir()
+    async with open_store(tmp_path, config=QUIET):
+        pass
+    assert sorted(path.name for path in (tmp_path / "wal").glob(".r*")) == []
+
+
 async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
