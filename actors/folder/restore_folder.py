@@ -138,6 +138,23 @@ def refuse_logs(folder: StoreFolder) -> Program[None]:
     raise _has_logs(folder)
 
 
+def refuse_missing_log(folder: StoreFolder, container: int) -> Program[None]:
+    """A link to what is not there, such as a missing mount, is no lost log: that would be replaced (rule
+    R11)."""
+    path = log_folder(folder.wal, container)
+    try:
+        yield ListFolder(path)
+    except FileNotFoundError as error:
+        names = {entry.name for entry in (yield from list_files(folder.wal, others=True))}
+        if path.rpartition("/")[2] in names:
+            raise InvalidArgument(
+                f"{path} is a link, and the folder that it names is not there: is it not mounted? Mount it, "
+                f"or, if the log is lost, remove the link and run the same command again"
+            ) from error
+    except NotADirectoryError:
+        return  # Whoever reads the log says what it is.
+
+
 def refuse_open(folder: StoreFolder, remedy: str = "") -> Program[None]:
     """A process that has the folder open, whose log was moved away, would go on to ack what the recovered
     store does not have, until its next check (rule R5). ``remedy``: what helps besides stopping it."""

@@ -38,6 +38,7 @@ from ..folder.restore_folder import (
     only_log,
     publish_log,
     put_back_log,
+    refuse_missing_log,
     refuse_open,
     restore_lane,
 )
@@ -64,6 +65,7 @@ async def inspect_log(folder: StoreFolder, config: StoreConfig, files: Files, co
     identity = await _existing_container(folder, files, container)
     await run_program(restore_lane(files, folder), refuse_open(folder), folder.path)
     log = _log_of(folder, config, files, identity, container)
+    await run_program(files, refuse_missing_log(folder, container), folder.wal)
     try:
         if await log.holds_nothing():
             return FoundLog(True, "holds nothing")
@@ -93,6 +95,7 @@ async def recover_container(
         announced(files, world, folder, "", take_over=False),
     ):
         # An opening may have been under way until now.
+        await run_program(files, refuse_missing_log(folder, container), folder.wal)
         log = _log_of(folder, config, files, identity, container)
         if only_empty and not await log.holds_nothing():
             raise InvalidArgument(f"the log of container {container} is not lost: open the store")
@@ -150,6 +153,7 @@ async def _find_lost(
     """The containers whose log holds nothing although their chain has elements."""
     empty = list[int]()
     for container in range(identity.containers):
+        await run_program(files, refuse_missing_log(folder, container), folder.wal)
         with suppress(DataCorruption, StoreMismatch):  # It holds something; its opening says what is wrong.
             if await _log_of(folder, config, files, identity, container).holds_nothing():
                 empty.append(container)

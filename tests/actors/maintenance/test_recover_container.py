@@ -215,6 +215,23 @@ async def test_r11_logs_on_another_file_system_are_refused_before_the_chain_is_c
         assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
 
 
+async def test_r11_a_link_without_its_target_is_no_lost_log(tmp_path: Path) -> None:
+    await make(tmp_path)
+    log, away = tmp_path / "wal/0001", tmp_path / "other disk"
+    log.rename(away)
+    log.symlink_to(tmp_path / "mount")
+
+    with pytest.raises(InvalidArgument, match="wal/0001 is a link, .* is it not mounted"):
+        async with open_store(tmp_path, config=QUIET, recover_from_lts=True):
+            pass
+    for refused in (found, recovered):
+        with pytest.raises(InvalidArgument, match="is it not mounted"):
+            await refused(tmp_path)
+    away.rename(tmp_path / "mount")
+    async with open_store(tmp_path, config=QUIET, recover_from_lts=True) as store:
+        assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
+
+
 async def test_r11_the_next_opening_removes_what_the_check_of_a_killed_recovery_left(tmp_path: Path) -> None:
     await make(tmp_path)
     (tmp_path / ".restoring").mkdir()
