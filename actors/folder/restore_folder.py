@@ -38,8 +38,16 @@ from ...storage_backends.base.files import (
     sync_ancestry,
 )
 from ..settings.configuration import StoreConfig
-from .lock_files import describe_opening, list_owners
-from .paths import RESTORE_FOLDER, StoreFolder, is_empty_folder, list_data_folder, list_files, run_program
+from .lock_files import describe_opening
+from .paths import (
+    RESTORE_FOLDER,
+    StoreFolder,
+    is_empty_folder,
+    list_data_folder,
+    list_files,
+    list_live,
+    run_program,
+)
 from .process_lock import LOCK_FILE, remove_lock, take_lock
 
 _REMADE = ".remaking-"
@@ -158,7 +166,7 @@ def refuse_missing_log(folder: StoreFolder, container: int) -> Program[None]:
 def refuse_open(folder: StoreFolder, remedy: str = "") -> Program[None]:
     """A process that has the folder open, whose log was moved away, would go on to ack what the recovered
     store does not have, until its next check (rule R5). ``remedy``: what helps besides stopping it."""
-    if owners := [owner for owner in (yield from list_owners(folder.owners)) if owner.alive]:
+    if owners := (yield from list_live(folder)):
         raise InvalidArgument(
             describe_opening(folder.path, owners, use_service="stop that service first") + remedy
         )

@@ -6,9 +6,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import TypeVar
 
+import anyio
+import anyio.abc
 import pytest
 
 from support.folders import fingerprint, flip_bit
@@ -139,11 +145,12 @@ async def test_r11_a_damaged_log_that_is_declared_lost_is_kept(tmp_path: Path) -
 
     done = await recovered(tmp_path)
     assert done.kept.startswith(f"{tmp_path}/wal/0001-before-")
-    assert fingerprint(Path(done.kept)) == lost
+    kept = fingerprint(Path(done.kept))
+    assert {name for name in lost | kept if lost.get(name) != kept.get(name)} == {"register"}
     async with open_store(tmp_path, config=QUIET) as store:
         assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
         assert {await store.read(name, 0, 100) for name in KEPT} == {b"flushed lost"}
-    assert fingerprint(Path(done.kept)) == lost
+    assert fingerprint(Path(done.kept)) == kept
 
 
 async def test_j6_a_lost_log_that_is_put_back_is_refused(tmp_path: Path) -> None:
@@ -254,7 +261,73 @@ async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(
     monkeypatch.setattr("tierlog.actors.store.recover_container.claim_chain", claimed)
     with pytest.raises(StoreMismatch):
         await recovered(tmp_path)
-    assert fingerprint(tmp_path) == before
+    # It was fenced before it was moved away: its register has another epoch.
+    after = fingerprint(tmp_path)
+    assert {name for name in before | after if before.get(name) != after.get(name)} == {"wal/0001/register"}
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed lost"}
+
+
+LIVE = r"""
+import sys
+import anyio
+from tierlog import TierlogError, open_store
+
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        await store.append(sys.argv[2], b" alive")
+        sys.stdout.write("open\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+        try:
+            offset = await store.append(sys.argv[2], b" acked")
+            sys.stdout.write(f"acked at {offset}\n")
+        except TierlogError as error:
+            sys.stdout.write(f"{error}\n")
+        sys.stdout.flush()
+
+anyio.run(main)
+"""
+
+
+@asynccontextmanager
+async def live_process(folder: Path) -> AsyncIterator[anyio.abc.Process]:
+    async with await anyio.open_process([sys.executable, "-c", LIVE, str(folder), LOST[0]]) as process:
+        assert process.stdout is not None
+        assert await process.stdout.receive() == b"open\n"
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+
+async def test_r11_a_process_that_is_not_noticed_acks_nothing_any_more(tmp_path: Path) -> None:
+    """Its lock file was lost with ``owners/``."""
+    await make(tmp_path)
+    async with live_process(tmp_path) as process:
+        rmtree(tmp_path / "owners")
+        await recovered(tmp_path)
+
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.send(b"\n")
+        answer = (await process.stdout.receive()).decode()
+    assert not answer.startswith("acked")
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}, answer
+
+
+async def test_r11_a_process_of_an_earlier_version_is_noticed(tmp_path: Path) -> None:
+    """Its lock file is in ``wal/owners``."""
+    await make(tmp_path)
+    async with live_process(tmp_path) as process:
+        (tmp_path / "owners").rename(tmp_path / "wal/owners")
+        before = fingerprint(tmp_path)
+        for attempt in (recovered, found):
+            with pytest.raises(InvalidArgument, match=f"open in process {process.pid}"):
+                await attempt(tmp_path)
+        assert fingerprint(tmp_path) == before
 
 
 async def test_r11_an_open_store_is_refused_with_what_to_do(tmp_path: Path) -> None:
