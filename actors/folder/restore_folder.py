@@ -290,7 +290,12 @@ def end_log(folder: StoreFolder, lock: FileHandle, container: int, *, is_publish
 def _clear(path: str) -> Program[None]:
     for entry in (yield ListFolder(path, others=True)):
         if entry.name != LOCK_FILE:
-            yield from _remove_entry(path, entry)
+            try:
+                yield from _remove_entry(path, entry)
+            except RecursionError as error:
+                raise InvalidArgument(
+                    f"{path}/{entry.name} has folders in folders, more than a restore makes: remove it"
+                ) from error
 
 
 @asynccontextmanager

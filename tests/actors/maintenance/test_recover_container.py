@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
+from subprocess import run
 from typing import TypeVar
 
 import anyio
@@ -220,6 +221,22 @@ async def test_r11_logs_on_another_file_system_are_refused_before_the_chain_is_c
     assert fingerprint(tmp_path) == before
     async with open_store(tmp_path, config=QUIET) as store:
         assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
+
+
+async def test_s17_folders_that_are_nested_deeper_than_those_of_a_restore_are_refused(tmp_path: Path) -> None:
+    await make(tmp_path)
+    made = tmp_path / ".restoring"
+    made.mkdir()
+    inner = os.open(made, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=inner)
+        outer, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+    with pytest.raises(InvalidArgument, match="folders in folders"):
+        await recovered(tmp_path)
+    # pytest removes folders by recursion, .
+    run(["rm", "-rf", str(made)], check=True)
 
 
 async def test_r11_a_link_without_its_target_is_no_lost_log(tmp_path: Path) -> None:
