@@ -194,10 +194,12 @@ def _show_garbage(found: list[ContainerGarbage], *, is_last: bool, json: bool, a
             output.print_json([output.as_json(each) for each in found])
         return
 
-    rows = [
-        (each.container, each.chunks, output.show_bytes(each.bytes), each.reason or "-") for each in found
-    ]
-    output.print_table(("container", "unreferenced", "size", "waits for confirmation because"), rows)
+    rows = [(each.container, each.chunks, output.show_bytes(each.bytes)) for each in found]
+    output.print_table(("container", "unreferenced", "size"), rows)
+    waits = [each for each in found if each.reason]
+    output.print_lines(
+        [f"container {each.container} waits for a confirmation: {each.reason}" for each in waits]
+    )
     output.print_lines(_endangered(found, is_last=is_last, asks_service=asks_service))
     if not found:
         output.print_lines(["nothing to sweep"])

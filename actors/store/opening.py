@@ -119,8 +119,9 @@ async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFo
                     f"{location.shown(folder)} has a store already, which made {claim.name}. If its logs "
                     f"(wal/) were lost, put wal/ back, recover what long-term storage has as of its last "
                     f"full flush (`tierlog recover --from-lts`, `tierlog serve --recover-from-lts`, or "
-                    f"open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`); another "
-                    f"store needs its own folder or S3 prefix"
+                    f"open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`). If a "
+                    f"`tierlog restore --from` was interrupted, run it again. Another store needs its own "
+                    f"folder or S3 prefix"
                 )
     except Unavailable:
         if location.chunks:

@@ -231,7 +231,7 @@ def test_g4_what_confirming_lets_go_is_shown_and_nothing_is_confirmed_unasked(
 
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     refused = run("gc", "sweep", "--confirm")
-    assert "it is a copy or an old backup" in refused.out
+    assert "container 0 waits for a confirmation: the folder was adopted" in refused.out
     assert f"Let the store delete {len(kept)} unreferenced objects, " in refused.err
     assert refused.code == 1
     assert refused.err.endswith("error: nothing was confirmed\n")
