@@ -173,7 +173,12 @@ def move_log_away(folder: StoreFolder, container: int, kept: str) -> Program[boo
 
 
 def put_back_log(folder: StoreFolder, container: int, kept: str) -> Program[None]:
-    yield from _move_log(folder, kept, log_folder(folder.wal, container))
+    """Undo ``move_log_away``, unless it moved nothing, or another log is in that place."""
+    try:
+        yield from _move_log(folder, kept, log_folder(folder.wal, container))
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
 
 
 def _move_log(folder: StoreFolder, source: str, target: str) -> Program[bool]:

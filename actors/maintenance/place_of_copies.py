@@ -3,9 +3,10 @@
 Owns: the store and the history that a place is of, and what its records say of the objects there. Does not
 own: what is copied (``backup_copy.py``).
 
-Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id and
-notes the one before, with the number of its last element (``lost_histories.py``). So an element is of the
-history of a store if the store had its log, at least up to its number. Nothing here writes."""
+Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id, or that of one
+container with the same, and notes the one before, with the number of its last element and its own epoch
+(``lost_histories.py``). So an element is of the history of a store if the store had its log, at least up to
+its number, when the epoch of the element was. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -199,8 +200,10 @@ async def _check_newest(source: ChunkStorage, index: int, there: _Newest, backup
 class _History:
     """What a container's chain shows of its history, though older elements are deleted."""
 
-    last: dict[bytes, int]
-    """The logs that it had, and the number of the last element of each."""
+    ends: list[tuple[bytes, int, int]]
+    """Of each log that it had, the number of an element, and an epoch in which that was there."""
+    recoveries: set[int]
+    """Their epochs, as far as they are known."""
     crcs: dict[int, int]
     """Of elements with these numbers."""
 
@@ -213,11 +216,22 @@ class _History:
                 elements.append(stored)
                 crcs[n] = stored.position.crc
                 crcs.setdefault(*stored.element.predecessor)
-        last = {each.log: each.n for each in await read_logs(elements, reader_of(source))}
-        return cls(last, crcs)
+        ended = await read_logs(elements, reader_of(source))
+        ends = [(each.element.owner.log, each.n, each.element.epoch) for each in elements]
+        ends += [(log, n, until - 1) for log, n, until in ended]
+        return cls(ends, {each.until for each in ended}, crcs)
 
     def has(self, there: _Newest) -> bool:
-        return there.n <= self.last.get(there.log, -1) and self.crcs.get(there.n, there.crc) == there.crc
+        if self.crcs.get(there.n, there.crc) != there.crc:
+            return False
+        return any(
+            log == there.log and there.n <= n and not self._has_recovery(there.epoch, epoch)
+            for log, n, epoch in self.ends
+        )
+
+    def _has_recovery(self, after: int, to: int) -> bool:
+        """Whether one came between these epochs: then logs with the same id are two (rule R11)."""
+        return any(after < recovery <= to for recovery in self.recoveries)
 
 
 # --- what was verified --------------------------------------------------------------------------------

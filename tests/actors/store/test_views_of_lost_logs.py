@@ -9,9 +9,8 @@ import pytest
 
 from support.folders import fingerprint
 from tierlog import StoreMismatch, open_store
-from tierlog.actors.container.listed_chain import ListedChain
+from tierlog.actors.container.listed_chain import ListedChain, list_chain
 from tierlog.actors.maintenance.report import list_garbage, verify
-from tierlog.actors.store import read_only
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 
@@ -42,13 +41,12 @@ async def test_a_first_opening_beside_a_view_is_no_lost_log(
         pass
     shutil.copytree(tmp_path / "made", tmp_path / "new")
     shutil.rmtree(tmp_path / "new/wal/0000")
-    listed = read_only.list_chain
 
     async def after_the_owner(chunks: ChunkStorage, container: int) -> ListedChain:
-        chain = await listed(chunks, container)
+        chain = await list_chain(chunks, container)
         shutil.copytree(tmp_path / "made/wal/0000", tmp_path / "new/wal/0000")
         return chain
 
-    monkeypatch.setattr(read_only, "list_chain", after_the_owner)
+    monkeypatch.setattr("tierlog.actors.store.read_only.list_chain", after_the_owner)
     async with open_reader(tmp_path / "new") as view:
         assert await view.list_segments() == []
