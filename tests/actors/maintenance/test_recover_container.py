@@ -271,7 +271,7 @@ class CancelledFiles(LocalFiles):
 
     async def run(self, program: Program[T]) -> T:
         value = await super().run(program)
-        if program.__name__ == self._cancelled:
+        if getattr(program, "__name__", "") == self._cancelled:
             raise asyncio.CancelledError
         return value
 
