@@ -46,6 +46,7 @@ from .paths import (
     list_data_folder,
     list_files,
     list_live,
+    refuse_other_files,
     run_program,
 )
 from .process_lock import LOCK_FILE, remove_lock, take_lock
@@ -137,6 +138,12 @@ def _remove_moved(folder: StoreFolder) -> Program[None]:
 def refuse_logs(folder: StoreFolder) -> Program[None]:
     if not _logs((yield from list_data_folder(folder))):
         return
+    try:
+        yield ListFolder(folder.wal, others=True)
+    except NotADirectoryError as error:
+        raise InvalidArgument(
+            f"{folder.wal} is a file, in the place of the logs: move it away and run the same command again"
+        ) from error
     if (yield from is_empty_folder(folder.wal)):
         # An opening may be about to make a new store in it, or a mount be missing.
         raise InvalidArgument(
@@ -178,8 +185,9 @@ def _logs(entries: Sequence[FolderEntry]) -> bool:
 
 def _has_logs(folder: StoreFolder) -> InvalidArgument:
     return InvalidArgument(
-        f"{folder.path} already has the logs of a store: name a folder without wal/; `tierlog restore "
-        f"--replace` goes back to a backup in this one, and moves them away"
+        f"{folder.path} already has the logs of a store: name a folder without wal/. In this one `tierlog "
+        f"recover --from-lts --container N` recovers a container whose log is lost or damaged, and `tierlog "
+        f"restore --replace` goes back to a backup and moves the logs away"
     )
 
 
@@ -322,7 +330,9 @@ async def only_restore(
     made by the restore. Raises ``InvalidArgument`` if there is no
     long-term storage, or if there are logs, and ``Unavailable`` if another restore is under way."""
     # Before anything is made there: the folder may be the wrong one.
-    if not makes_chunks:
+    if makes_chunks:
+        await run_program(files, _check_new_folder(folder), folder.path)
+    else:
         await check_long_term_storage(folder, files, config)
     lane = restore_lane(files, folder)
     with anyio.CancelScope(shield=True):
@@ -334,6 +344,13 @@ async def only_restore(
     finally:
         with anyio.CancelScope(shield=True):
             await run_program(lane, end_restore(folder, lock, is_published=is_published), folder.path)
+
+
+def _check_new_folder(folder: StoreFolder) -> Program[None]:
+    try:
+        yield ListFolder(folder.chunks)
+    except (FileNotFoundError, NotADirectoryError):
+        yield from refuse_other_files(folder)
 
 
 async def check_long_term_storage(folder: StoreFolder, files: Files, config: StoreConfig) -> None:
@@ -376,7 +393,8 @@ def _finish_if_left(folder: StoreFolder) -> Program[None]:
 def _lock(folder: StoreFolder) -> Program[FileHandle]:
     def refusal(pid: str) -> Unavailable:
         return Unavailable(
-            f"process {pid} is restoring a store into {folder.path}: wait until it has ended, or stop it"
+            f"process {pid} is restoring or recovering the store in {folder.path}: wait until it has "
+            f"ended, or stop it"
         )
 
     path = restore_folder(folder).path
