@@ -142,9 +142,7 @@ async def identify(
         await run_program(files, confirm_identity(wal, found, temporary), wal)
     else:
         count = config.containers if containers is None else containers
-        fresh = StoreIdentity(
-            bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, world.time_ms()
-        )
+        fresh = StoreIdentity(world.id_bytes(), world.id_bytes(), count, world.time_ms())
         # Not `fresh`: another process may have been first.
         found = await run_program(files, create_identity(wal, fresh, temporary), wal)
     # A restore may have begun since the folder was first looked at. It takes its logs away if it fails.
