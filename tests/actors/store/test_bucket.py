@@ -132,6 +132,29 @@ async def test_everything_is_below_the_prefix_and_nothing_needed_is_local(
         assert await read_all(view) == b"".join(PIECES)
 
 
+async def test_without_a_setting_local_copies_are_in_the_users_cache(
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    async with here.open(config=here.settings(chunk_cache=ChunkCacheConfig())) as store:
+        await fill(store)
+        await store.flush()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tierlog"]
+    assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
+
+
+async def test_a_folder_for_local_copies_that_cannot_be_used_fences_nobody(
+    here: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    async with here.open() as store:
+        await fill(store)
+        broken = here.settings(chunk_cache=ChunkCacheConfig(path=str(tmp_path / "file" / "cache")))
+        with pytest.raises(InvalidArgument, match="a part of this path is a file"):
+            await refused(here.open(config=broken))
+        await store.append(NAME, b"more")
+
+
 async def test_local_copies_may_be_removed(here: Machine) -> None:
     async with here.open() as store:
         await fill(store)
@@ -354,3 +377,16 @@ async def test_a_bucket_is_no_data_folder(
     with pytest.raises(InvalidArgument, match="is in a bucket"):
         await refused(open_store(Path(PLACE)))
     assert not list(tmp_path.iterdir())
+
+
+async def test_w8_a_store_without_its_logs_is_refused_however_often_it_is_opened(here: Machine) -> None:
+    """A new log begins with epoch 1, and each opening raises it."""
+    async with here.open() as store:
+        await fill(store)
+        await store.flush()
+    for key in here.server.objects():
+        if "/wal/" in key:
+            here.server.remove(key)
+    for _ in range(4):
+        with pytest.raises((StoreMismatch, DataCorruption)):
+            await refused(here.open())
