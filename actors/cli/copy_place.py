@@ -105,6 +105,11 @@ def check_scheme(place: str) -> None:
         raise InvalidArgument(
             f"backups are not copied to {scheme}://: name a folder, or {SCHEME}BUCKET/PREFIX"
         )
+    if not separator and place.lower().startswith("s3:"):
+        raise InvalidArgument(
+            f"{place} is no location in S3, which is {SCHEME}BUCKET/PREFIX: write that, or ./{place} for a "
+            f"folder of this name"
+        )
 
 
 async def _check_folder_of_copy(place: str) -> None:
@@ -118,6 +123,19 @@ async def _check_folder_of_copy(place: str) -> None:
         raise InvalidArgument(f"{problem}: {meaning}")
     if not await anyio.Path(place, "_system").is_dir():
         raise InvalidArgument(f"{place} holds no backups: {meaning}")
+
+
+async def check_restored_folder(place: str, data: StoreFolder) -> None:
+    """Raise ``InvalidArgument`` if the store would be made among the copies in ``place``, into which no
+    backup could be copied any more (rule P8)."""
+    if place.startswith(SCHEME):
+        return
+    path = await anyio.Path(place).resolve()
+    is_within = (await anyio.Path(data.path).resolve()).is_relative_to(path)
+    if is_within and await (path / "_system").is_dir():
+        raise InvalidArgument(
+            f"{data.path} is {place}, which has the copies, or is within it: restore into a folder elsewhere"
+        )
 
 
 async def check_copy_place(place: str, own: ChunkLocation, reached: ChunkLocation, data: StoreFolder) -> None:

@@ -81,24 +81,29 @@ class ListedChain:
         """Whether nobody else went on since (rule J6)."""
         return decide(known, self.position) in OURS
 
-    def check(self, known: Known, store: bytes, container: int) -> None:
-        """Raises what stops an owner that knows ``known`` (rule J6): ``StoreMismatch``, ``Unavailable``."""
+    def check(self, known: Known, store: bytes, container: int, *, is_empty: bool) -> None:
+        """Raises what stops an owner that knows ``known`` (rule J6): ``StoreMismatch``, ``Unavailable``.
+        ``is_empty``: its log holds nothing."""
         self.check_store(store)
         match decide(known, self.position):
+            case Step.FOREIGN if is_empty:
+                raise lost_log(self, container)  # R11: to adopt an empty log is no advice to give.
             case Step.EMPTY:
                 # Whether the folder could be adopted without a loss is known to an opening only.
                 raise empty(container, can_adopt=False)
             case Step.FOREIGN | Step.ROLLED_BACK as step:
                 raise mismatch(step, self, known, container)
 
-    def check_between(self, before: Known, after: Known, store: bytes, container: int) -> None:
+    def check_between(
+        self, before: Known, after: Known, store: bytes, container: int, *, is_empty: bool
+    ) -> None:
         """As ``check``, beside an owner at work: the chain was listed between two readings of its log.
 
         An element that the log knew before exists, and one that exists is known to the log after. What only
         one of the two readings contradicts, the owner did meanwhile."""
         self.check_store(store)
         if decide(before, self.position) is decide(after, self.position):
-            self.check(before, store, container)
+            self.check(before, store, container, is_empty=is_empty)
 
     def check_store(self, store: bytes) -> None:
         """Raises ``StoreMismatch`` if long-term storage is another store's."""

@@ -6,12 +6,13 @@ history lists all of them. A segment that changed in a later history than the on
 each such history, the length that it had when the history began: up to there a client that knew the one
 before knows the same bytes. Without an entry it has not changed since, so that length is its own.
 
-The record also has the **ended logs** of the chain: of each log that a recovery took the place of, its id and
-the number of its last element. So elements are known to be of this store's history after they are deleted.
+The record also has the **ended logs** of the chain: of each log that a recovery took the place of, its id,
+the number of its last element, and the epoch of the recovery. So elements are known to be of this store's
+history after they are deleted.
 
 Content of the record ``p:``: ``version u8 = 1``, and the epochs of recoveries, ascending, each ``u64``. With
 ended logs: ``version u8 = 2, count u32`` of the epochs, the epochs, and of each ended log, from old to new,
-``id 16 bytes, number u64``."""
+``id 16 bytes, number u64, epoch u64``."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _EPOCHS_ONLY, _WITH_LOGS = b"\x01", b"\x02"
 _EPOCH_BYTES = 8
 _COUNT = struct.Struct(">I")
-_LOG = struct.Struct(">16sQ")
+_LOG = struct.Struct(">16sQQ")
 
 
 class EndedLog(NamedTuple):
@@ -39,6 +40,9 @@ class EndedLog(NamedTuple):
     log: bytes
     n: int
     """The number of its last element."""
+    until: int
+    """The epoch of the recovery: that of the log's elements is lower. A container that is recovered alone
+    goes on with the same id (rule R11)."""
 
 
 class Histories(NamedTuple):

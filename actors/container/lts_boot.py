@@ -23,7 +23,14 @@ from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.log_element import LogElement
 from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkExists, StoreMismatch, TooLarge
+from ...storage_backends.base.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    DataCorruption,
+    StoreMismatch,
+    TooLarge,
+    Unavailable,
+)
 from ...storage_backends.base.transactions import is_staged, staged_prefix
 from ...storage_backends.segments.records.claim import CLAIM_PREFIX
 from ...storage_backends.segments.records.unconfirmed import UNCONFIRMED_KEY, Reason, UnconfirmedRecord
@@ -35,7 +42,7 @@ from ...storage_backends.sorted_runs.table import Table, TableView
 from .checkpoint import log_checkpoint, whole_checkpoint
 from .confirmation import JUMP
 from .ended_rows import INDEX_PREFIX, TRANSACTION_PREFIX, transaction_of_row
-from .lost_histories import EndedLog, decode_histories
+from .lost_histories import EndedLog, Histories, decode_histories
 from .manifest_state import ManifestState
 from .published_check import Published, check_published, pages_of_rows
 from .segment_rows import image_key, load_of_row, loaded, name_key, sid_of_row
@@ -67,7 +74,7 @@ class LtsBoot:
     pin: Pin | None = None
     """The pin that keeps ``chosen``, if it is an earlier one; ``newest`` lists it (rule P6)."""
     ended_logs: tuple[EndedLog, ...] = ()
-    """Those that ``newest`` knows."""
+    """Those that earlier recoveries took the place of."""
 
     @property
     def epoch(self) -> int:
@@ -113,7 +120,9 @@ class LtsBoot:
         state.has_spilled = True
         state.note_newest_segment(newest.progress.newest_segment)
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
-        ended = (*self.ended_logs, EndedLog(newest.owner.log, self.newest.n)) if self.newest.n else ()
+        ended = self.ended_logs
+        if self.newest.n:
+            ended += (EndedLog(newest.owner.log, self.newest.n, epoch),)
         state.begin_history(history, epoch, ended)
         state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
         made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)
@@ -144,7 +153,12 @@ def without_elements(store: bytes) -> StoredElement:
 
 
 async def read_boot(
-    container: int, newest: StoredElement, chosen: Element, runs: RunReader, pin: Pin | None = None
+    container: int,
+    newest: StoredElement,
+    chosen: Element,
+    runs: RunReader,
+    pin: Pin | None = None,
+    ended_logs: tuple[EndedLog, ...] = (),
 ) -> LtsBoot:
     """Read and check the tables of ``chosen``. Raises ``Unavailable``, ``DataCorruption``."""
     table = Table()
@@ -164,17 +178,49 @@ async def read_boot(
                 known = (decoded(transaction_of_row, row, row.key) for row in rows)
                 transactions += (each for each in known if each and each.status is TransactionStatus.OPEN)
         loads = await _loads_of(view, runs, transactions)
-    ended = await read_ended_logs(newest.element.runs, runs)
-    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin, ended)
+    return LtsBoot(container, newest, chosen, published, ends, transactions, loads, records, pin, ended_logs)
 
 
-async def read_ended_logs(listed: RunList, runs: RunReader) -> tuple[EndedLog, ...]:
-    """The ended logs that these runs know. Raises ``Unavailable``, ``DataCorruption``."""
+async def read_logs(elements: Sequence[StoredElement], runs: RunReader) -> tuple[EndedLog, ...]:
+    """The logs of a chain that recoveries took the place of, from old to new. ``elements`` are those that are
+    left of it, newest first. Raises ``Unavailable``, ``DataCorruption``."""
+    ended = dict[tuple[bytes, int], int]()
+    read = set[bytes]()
+    later: Element | None = None
+    for each in elements:
+        element = each.element
+        log = element.owner.log
+        # The runs of the newest element know all, but not before the first flush of a new log.
+        if log not in read:
+            read.add(log)
+            try:
+                known = (await read_histories(element.runs, runs)).ended
+            except (DataCorruption, Unavailable) as error:
+                is_gone = isinstance(error, DataCorruption) or isinstance(error.__cause__, ChunkNotFound)
+                if each is elements[0] or not is_gone:
+                    raise
+                known = ()  # the newer ones do not need its runs, so they may be deleted
+            for last in known:
+                ended[last.log, last.until] = max(last.n, ended.get((last.log, last.until), 0))
+        if later is not None and later.owner.log != log:
+            is_known = any(other == log and until > element.epoch for other, until in ended)
+            if not is_known:
+                ended[log, later.epoch] = each.n
+        later = element
+    return tuple(sorted((EndedLog(log, n, until) for (log, until), n in ended.items()), key=_until))
+
+
+def _until(ended: EndedLog) -> int:
+    return ended.until
+
+
+async def read_histories(listed: RunList, runs: RunReader) -> Histories:
+    """The histories that these runs know. Raises ``Unavailable``, ``DataCorruption``."""
     with Table(listed).view() as view:
         row = await find_row(view, runs, HISTORY_KEY.encode())
     if row is None or row.value is None:
-        return ()
-    return decoded(decode_histories, row.value, row.key).ended
+        return Histories()
+    return decoded(decode_histories, row.value, row.key)
 
 
 async def _loads_of(

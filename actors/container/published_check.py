@@ -49,7 +49,15 @@ from ...storage_backends.sorted_runs.scan import KeyRange, Page, PageLimits, sca
 from ...storage_backends.sorted_runs.table import TableView
 from ..kernel.slices import in_slices
 from .ended_rows import TRANSACTION_PREFIX, transaction_of_row
-from .segment_rows import IMAGE_PREFIX, NAME_PREFIX, load_of_row, name_key, name_of_key, sid_of_row
+from .segment_rows import (
+    IMAGE_PREFIX,
+    NAME_PREFIX,
+    image_key,
+    load_of_row,
+    name_key,
+    name_of_key,
+    sid_of_row,
+)
 from .segments import SegmentState
 
 _PAGE = PageLimits(8192, 4 << 20)
@@ -204,6 +212,8 @@ class PublishedCheck:
         assert load is not None
         image = decode_image(load.image)
         sid, name = image.sid, image.name
+        if row.key != image_key(sid):
+            raise DecodeError(f"the row of an image has that of segment {sid:#x}")
         self._segments += 1
         self._targets.discard(sid)
         self._note_name(sid, name_key(name))

@@ -40,6 +40,7 @@ from ...storage_backends.base.errors import (
     StorageFull,
     StoreMismatch,
     TierlogError,
+    Unavailable,
 )
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.base.statistics import counter, gauge
@@ -504,11 +505,14 @@ class StorageWriter:
         """Pause after a failure; a full cycle follows the pause (rule F4)."""
         refused_for = self._storage.retry_in()
         if failed:
-            now = anyio.current_time()
-            if self._resumed_in != self._cycle.number:
-                self._not_before = now + max(self._options.error_pause, refused_for)
-            self._dirty_since = now - self._options.flush_age
+            self._retry_after(refused_for)
         await self.failures.note(failed, is_refused=bool(refused_for))
+
+    def _retry_after(self, pause: float) -> None:
+        now = anyio.current_time()
+        if self._resumed_in != self._cycle.number:
+            self._not_before = now + max(self._options.error_pause, pause)
+        self._dirty_since = now - self._options.flush_age
 
     async def _end_full_cycle(self, cycle: FlushCycle, *, is_claimed: bool, progressed: bool) -> None:
         if self._is_late:
@@ -518,45 +522,52 @@ class StorageWriter:
         # Without one, the cycle that is being published comes first: its end requests another one for the
         # callers.
         if cycle.cut is not None:
-            is_published = is_claimed and await self._shall_publish(cycle, cycle.cut, progressed=progressed)
-            if is_published:
-                self._publisher.begin(cycle)
-            else:
-                await self._source.abandon(cycle.cut)
-                cycle.step(CycleEvent.ABANDON)
-            if cycle.is_whole:
-                self._is_flushed_to(cycle.sequence)
-                if not is_published:
-                    self._callers.published(cycle.sequence)  # all of it was published before
-            # A segment was deleted during its flush: the next cycle removes what is left of it.
-            elif not (cycle.failed or self._is_late):
-                self._requested |= bool(self._callers)
+            await self._end_with_cut(cycle, cycle.cut, may_publish=is_claimed, progressed=progressed)
         self.operations_logged()
+
+    async def _end_with_cut(
+        self, cycle: FlushCycle, cut: FlushCut, *, may_publish: bool, progressed: bool
+    ) -> None:
+        for _ in cut.hold_back():
+            await anyio.lowlevel.checkpoint()
+        is_news = self._is_news(cycle, cut, progressed=progressed)
+        refused_for = self._storage.retry_in()
+        is_published = is_news and may_publish and not refused_for and len(cut.held) <= HELD_MAX  # S7, F10
+        if is_published:
+            self._publisher.begin(cycle)
+        else:
+            await self._source.abandon(cut)
+            cycle.step(CycleEvent.ABANDON)
+        if is_published or not is_news:
+            self._element_requested = False
+        if cycle.is_whole:
+            self._is_flushed_to(cycle.sequence)
+            if not is_news:
+                self._callers.published(cycle.sequence)  # all of it was published before
+            elif not is_published:
+                self._retry_after(refused_for)
+                if refused_for:
+                    pause = f"nothing is published for {refused_for:.1f} s"
+                    error = Unavailable(f"long-term storage does not answer: {pause}")
+                    self._callers.fail(error, cycle.attempt)
+        # A segment was deleted during its flush: the next cycle removes what is left of it.
+        elif not (cycle.failed or self._is_late):
+            self._requested |= bool(self._callers)
 
     @property
     def _is_late(self) -> bool:
         return bool(self._flushes.late)
 
-    async def _shall_publish(self, cycle: FlushCycle, cut: FlushCut, *, progressed: bool) -> bool:
-        """Whether a full cycle has something to publish, and may."""
-        for _ in cut.hold_back():
-            await anyio.lowlevel.checkpoint()
-        if self._storage.retry_in():
-            return False  # S7
-        if len(cut.held) > HELD_MAX:
-            return False  # F10
-
-        is_wanted, self._element_requested = self._element_requested or bool(self._callers), False
-        has_rows = self._source.has_unpublished_rows
-        now = anyio.current_time()
+    def _is_news(self, cycle: FlushCycle, cut: FlushCut, *, progressed: bool) -> bool:
+        """Whether a full cycle has something to publish."""
+        is_wanted = (self._element_requested or bool(self._callers)) and self._source.has_unpublished_rows
         # A cycle with failures is repeated after a short pause: what the others changed meanwhile waits.
-        if cycle.failed and now < self._publisher.begun_at + self._options.flush_age:
-            return is_wanted and has_rows
+        if cycle.failed and anyio.current_time() < self._publisher.begun_at + self._options.flush_age:
+            return is_wanted
 
-        # F5: the store's own operations need no element: an idle store creates none.
+        # F5: the store's own operations need no element: an idle store creates none. M12: there may be room
+        # for unpublished rows now. What is due takes them along.
         changed = progressed or self._source.client_sequence > self._publisher.newest_cut
-        # M12: there may be room for them now. What is due takes them along.
-        is_wanted &= has_rows
         return changed or is_wanted or self._source.refuses_rows or set(self._source.held) > set(cut.held)
 
     def _is_flushed_to(self, cut: int) -> None:

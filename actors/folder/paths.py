@@ -243,8 +243,9 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
 
 
 def has_lost_logs(folder: StoreFolder) -> Program[bool]:
-    """Whether ``folder`` has the chunks of a store, and no folder of logs."""
-    if any(entry.name == "wal" for entry in (yield from list_data_folder(folder))):
+    """Whether ``folder`` has the chunks of a store, and no logs."""
+    has_wal = any(entry.name == "wal" for entry in (yield from list_data_folder(folder)))
+    if has_wal and not (yield from is_empty_folder(folder.wal)):
         return False
 
     entries: tuple[FolderEntry, ...] = ()
@@ -253,12 +254,21 @@ def has_lost_logs(folder: StoreFolder) -> Program[bool]:
     return any(entry.name == IDENTIFICATION for entry in entries)
 
 
+def is_empty_folder(path: str) -> Program[bool]:
+    """Whether it is a folder, and empty: one that another file system was mounted on, perhaps."""
+    try:
+        return not (yield ListFolder(path, others=True))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _refuse_lost_logs(folder: StoreFolder) -> Program[None]:
     """``folder`` has no identity. A new store beside the chunks of another one is refused elsewhere."""
     if (yield from has_lost_logs(folder)):
         raise InvalidArgument(
-            f"{folder.path} has the chunks of a store in lts/, but its wal/ is missing: put wal/ back, "
-            f"recover what lts/ has (`tierlog recover --from-lts`), or restore a backup (`tierlog restore`)"
+            f"{folder.path} has the chunks of a store in lts/, but its wal/ is missing or empty: put wal/ "
+            f"back, recover what lts/ has (`tierlog recover --from-lts`), or restore a backup "
+            f"(`tierlog restore`)"
         )
 
 

@@ -38,7 +38,7 @@ from ...storage_backends.base.files import (
 )
 from ..settings.configuration import StoreConfig
 from .lock_files import describe_opening, list_owners
-from .paths import RESTORE_FOLDER, StoreFolder, list_data_folder, list_files, run_program
+from .paths import RESTORE_FOLDER, StoreFolder, is_empty_folder, list_data_folder, list_files, run_program
 from .process_lock import LOCK_FILE, remove_lock, take_lock
 
 _REMADE = ".remaking-"
@@ -97,8 +97,15 @@ def begin_log(folder: StoreFolder) -> Program[FileHandle]:
 
 
 def refuse_logs(folder: StoreFolder) -> Program[None]:
-    if _logs((yield from list_data_folder(folder))):
-        raise _has_logs(folder)
+    if not _logs((yield from list_data_folder(folder))):
+        return
+    if (yield from is_empty_folder(folder.wal)):
+        # An opening may be about to make a new store in it, or a mount be missing.
+        raise InvalidArgument(
+            f"{folder.wal} is there, and empty: mount what belongs there, or, if the logs are lost, remove "
+            f"it and run the same command again"
+        )
+    raise _has_logs(folder)
 
 
 def refuse_open(folder: StoreFolder, remedy: str = "") -> Program[None]:
@@ -151,7 +158,12 @@ def move_log_away(folder: StoreFolder, container: int, kept: str) -> Program[boo
 
 
 def put_back_log(folder: StoreFolder, container: int, kept: str) -> Program[None]:
-    yield from _move_log(folder, kept, log_folder(folder.wal, container))
+    """Undo ``move_log_away``, unless it moved nothing, or another log is in that place."""
+    try:
+        yield from _move_log(folder, kept, log_folder(folder.wal, container))
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
 
 
 def _move_log(folder: StoreFolder, source: str, target: str) -> Program[bool]:

@@ -53,8 +53,6 @@ _RESTORE = (
 RESTORE_FILE = f"put back a copy of this file, which does not change; without one, {_RESTORE}"
 """For the files that describe a folder."""
 _ADVICE_REMADE = "remove it (of a link, not what it names): the next opening makes it again, nothing is lost"
-# An older copy of the log would be refused: long-term storage knows of a newer one.
-_ADVICE_LOG = f"the other containers can be read meanwhile; {_RESTORE}"
 _ADVICE_CHUNK = "put the chunk back from a copy of long-term storage; all other bytes can be read meanwhile"
 _ADVICE_RECORD = f"segments without problems can be read meanwhile; {_RESTORE}"
 _ADVICE_STORAGE = (
@@ -234,6 +232,17 @@ async def _record_problems(view: StoreView, is_claimed: bool) -> list[Problem]:
     return []
 
 
+def _advice_log(container: int) -> str:
+    """The logs of the other containers have what they did not flush (rule R11). An older copy of this one
+    would be refused: long-term storage knows of a newer one."""
+    return (
+        f"the other containers can be read meanwhile; close the store everywhere, then run `tierlog recover "
+        f"--from-lts --container {container}`, which moves this log away and leaves those of the others; "
+        f"anything later in this container is lost. If that refuses, move wal/ away and keep it, then run "
+        f"`tierlog restore NAME` with a backup (`tierlog backup ls`); anything later in all of them is lost"
+    )
+
+
 async def _examine(view: StoreView, container: ContainerView, verify: Progress | None) -> ContainerReport:
     report = ContainerReport(container.index)
     found: set[Problem] | None = None
@@ -241,7 +250,9 @@ async def _examine(view: StoreView, container: ContainerView, verify: Progress |
         try:
             snapshot = await container.snapshot()
         except TierlogError as error:
-            return _with_log(attrs.evolve(report, problems=(_problem(error, _ADVICE_LOG),)), container)
+            return _with_log(
+                attrs.evolve(report, problems=(_problem(error, _advice_log(container.index)),)), container
+            )
 
         report = await _Examination(view, container, snapshot, verify).run()
         # Only those of every attempt: an owner at work makes others come and go.
@@ -417,7 +428,7 @@ class _Examination:
             return 0
 
         try:
-            listed.check(known, self._view.identity.store_id, self._index)
+            listed.check(known, self._view.identity.store_id, self._index, is_empty=self._snapshot.is_empty)
         except Unavailable as error:
             self._problems.append(Problem(str(error), ""))
             return 0

@@ -89,8 +89,11 @@ async def _read_and_compare(view: StoreView, index: int) -> ChainReport:
     name = journal_prefix(index) if newest is None else element_name(index, newest.n)
     try:
         await log.refresh()  # an owner at work changes both
-        after = (await log.snapshot()).state.manifest.known
-        ListedChain(newest).check_between(before, after, view.identity.store_id, index)
+        snapshot = await log.snapshot()
+        after = snapshot.state.manifest.known
+        ListedChain(newest).check_between(
+            before, after, view.identity.store_id, index, is_empty=snapshot.is_empty
+        )
     except DataCorruption as error:
         return _with_problem(chain, name, f"it cannot be compared with the log: {error}")
     except (StoreMismatch, Unavailable) as error:

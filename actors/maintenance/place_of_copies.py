@@ -3,9 +3,10 @@
 Owns: the store and the history that a place is of, and what its records say of the objects there. Does not
 own: what is copied (``backup_copy.py``).
 
-Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id and
-notes the one before, with the number of its last element (``lost_histories.py``). So an element is of the
-history of a store if the store had its log, at least up to its number. Nothing here writes."""
+Histories differ in the ids of their logs. A recovery or a restore begins a log with a new id, or that of one
+container with the same, and notes the one before, with the number of its last element and its own epoch
+(``lost_histories.py``). So an element is of the history of a store if the store had its log, at least up to
+its number, when the epoch of the element was. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.table import Table
-from ..container.lts_boot import read_ended_logs
+from ..container.lts_boot import read_logs
 from .copied_objects import Known, Needed
 from .tables import object_damage
 
@@ -199,29 +200,38 @@ async def _check_newest(source: ChunkStorage, index: int, there: _Newest, backup
 class _History:
     """What a container's chain shows of its history, though older elements are deleted."""
 
-    last: dict[bytes, int]
-    """The logs that it had, and the number of the last element of each."""
+    ends: list[tuple[bytes, int, int]]
+    """Of each log that it had, the number of an element, and an epoch in which that was there."""
+    recoveries: set[int]
+    """Their epochs, as far as they are known."""
     crcs: dict[int, int]
     """Of elements with these numbers."""
 
     @classmethod
     async def of(cls, source: ChunkStorage, container: int) -> _History:
-        last, crcs = dict[bytes, int](), dict[int, int]()
+        elements, crcs = list[StoredElement](), dict[int, int]()
         for n in reversed(await list_elements(source, container)):
             with suppress(ChunkNotFound):
                 stored = await read_element(source, container, n)
-                element = stored.element
+                elements.append(stored)
                 crcs[n] = stored.position.crc
-                crcs.setdefault(*element.predecessor)
-                if element.owner.log not in last:
-                    # The runs of the newest element know all, but not before the first flush of a new log.
-                    ended = await read_ended_logs(element.runs, reader_of(source))
-                    for log, number in ((element.owner.log, n), *ended):
-                        last[log] = max(last.get(log, 0), number)
-        return cls(last, crcs)
+                crcs.setdefault(*stored.element.predecessor)
+        ended = await read_logs(elements, reader_of(source))
+        ends = [(each.element.owner.log, each.n, each.element.epoch) for each in elements]
+        ends += [(log, n, until - 1) for log, n, until in ended]
+        return cls(ends, {each.until for each in ended}, crcs)
 
     def has(self, there: _Newest) -> bool:
-        return there.n <= self.last.get(there.log, -1) and self.crcs.get(there.n, there.crc) == there.crc
+        if self.crcs.get(there.n, there.crc) != there.crc:
+            return False
+        return any(
+            log == there.log and there.n <= n and not self._has_recovery(there.epoch, epoch)
+            for log, n, epoch in self.ends
+        )
+
+    def _has_recovery(self, after: int, to: int) -> bool:
+        """Whether one came between these epochs: then logs with the same id are two (rule R11)."""
+        return any(after < recovery <= to for recovery in self.recoveries)
 
 
 # --- what was verified --------------------------------------------------------------------------------

@@ -375,7 +375,9 @@ async def find_unconfirmed(view: StoreView, container: ContainerView) -> Unconfi
     await container.refresh()
     newer = await container.snapshot()
     known = newer.state.manifest.known
-    listed.check_between(manifest.known, known, view.identity.store_id, container.index)
+    listed.check_between(
+        manifest.known, known, view.identity.store_id, container.index, is_empty=newer.is_empty
+    )
     return unconfirmed_record(newer.state.resident)
 
 

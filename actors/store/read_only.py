@@ -75,6 +75,11 @@ class LogSnapshot(ContainerSnapshot):
     opened: OpenedLog
     reader: Reader
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log holds nothing: it is new, or lost."""
+        return not self.opened.groups
+
     async def read(self, name: str, sid: int, offset: int, size: int, history: int | None = None) -> bytes:
         segment = await self.readable(name, sid, offset, history)
         return bytes(await self.reader.read(segment, offset, size))

@@ -46,7 +46,7 @@ from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..container.listed_chain import ListedChain
-from ..container.lts_boot import LtsBoot, claim_chain, read_boot, without_elements
+from ..container.lts_boot import LtsBoot, claim_chain, read_boot, read_logs, without_elements
 from ..container.owner import Identity
 from ..folder.chunk_location import make_chunk_storage, resolve_location
 from ..folder.fingerprint import read_fingerprint
@@ -197,7 +197,7 @@ class Recovery:
                 raise DataCorruption(problem.message, file=problem.name, offset=problem.offset)
         ListedChain(newest).check_room(index)
         runs = RunReader(StoredRuns(self._chunks), BlockCache(_CACHE_BYTES))
-        boot = await read_boot(index, newest, chosen, runs, pin)
+        boot = await read_boot(index, newest, chosen, runs, pin, await read_logs(chain.elements, runs))
         if found := boot.published.inconsistencies:
             some = "; ".join(
                 f"{each.segment or 'the container'}: {each.message}" for each in found[:_SHOWN_MAX]

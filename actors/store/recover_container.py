@@ -119,16 +119,16 @@ async def _replaced(folder: StoreFolder, files: Files, container: int, kept: str
     """Replace the container's log, which is moved to ``kept``, by the one that was built. In between, with
     none in its place, the body claims the chain: whoever has the log open finds that it was moved (rule
     W1)."""
-    lane, is_published = restore_lane(files, folder), False
-    was_there = await run_program(lane, move_log_away(folder, container, kept), folder.wal)
+    lane = restore_lane(files, folder)
     try:
+        was_there = await run_program(lane, move_log_away(folder, container, kept), folder.wal)
         yield was_there
         await run_program(lane, publish_log(folder, container), folder.wal)
-        is_published = True
-    finally:
-        if was_there and not is_published:
-            with anyio.CancelScope(shield=True):
-                await run_program(lane, put_back_log(folder, container, kept), folder.wal)
+    except BaseException:
+        # Whatever was moved: asyncio's own cancellation comes when a program has ended (W7).
+        with anyio.CancelScope(shield=True):
+            await run_program(lane, put_back_log(folder, container, kept), folder.wal)
+        raise
 
 
 async def recover_if_lost(folder: StoreFolder, config: StoreConfig, files: Files, world: World) -> None:

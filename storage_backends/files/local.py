@@ -366,7 +366,7 @@ class _Job:
     """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides
     whether it runs."""
 
-    __slots__ = ("_counts", "_drive", "_program", "claim", "done")
+    __slots__ = ("_counts", "_drive", "_program", "claim", "done", "value")
 
     def __init__(self, program: Program[Any], drive: Callable[[Program[Any]], Any], counts: _Counts) -> None:
         self._program = program
@@ -376,12 +376,14 @@ class _Job:
         self.done: LockType = allocate_lock()
         # A lock and not an event of the loop: the thread releases it even if the loop has ended.
         self.done.acquire()
+        self.value: Any = None
 
     def __call__(self) -> Any:
         if not self.claim.acquire(blocking=False):
             return None
         try:
-            return self._drive(self._program)
+            self.value = self._drive(self._program)
+            return self.value
         finally:
             self._counts.running -= 1
             self.done.release()
@@ -413,6 +415,8 @@ class LocalFiles(Files):
                 program.close()
             else:
                 await _outlive(job)
+                if isinstance(job.value, FileHandle):
+                    drive(_closing(job.value))  # Nobody else has it, or would give up its lock.
             raise
         return value
 
@@ -433,6 +437,10 @@ class LocalFiles(Files):
 
     def __repr__(self) -> str:
         return f"<LocalFiles {self._name} width={self._width} running={self._counts.running}>"
+
+
+def _closing(handle: FileHandle) -> Program[None]:
+    yield Close(handle)
 
 
 async def _outlive(job: _Job) -> None:

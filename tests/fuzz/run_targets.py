@@ -190,7 +190,7 @@ RUN_TARGETS = (
         [
             encode_histories(Histories()),
             encode_histories(Histories((1 << 20, 1 << 21))),
-            encode_histories(Histories((1 << 20,), (EndedLog(b"l" * 16, 7),))),
+            encode_histories(Histories((1 << 20,), (EndedLog(b"l" * 16, 7, 1 << 20),))),
         ],
         encode=encode_histories,
         values=st.builds(

@@ -67,8 +67,8 @@ def test_the_images_have_everything_that_can_be_damaged() -> None:
     assert len(image("owners").paths(WAL)) > 4
     assert len({path[-25:-13] for path in image("owners").paths(WAL)}) == 4
     assert len(image("flushing").paths("/lts/.tmp-")) == 1
-    assert image("killed").paths("/wal/owners/")
-    assert not image("closed").paths("/wal/owners/")
+    assert image("killed").paths("/owners/")
+    assert not image("closed").paths("/owners/")
 
 
 @every_image
@@ -312,7 +312,7 @@ STRAYS = ("notes.txt", "core", "0000000000000001-00000001.wal~", "lost+found.1",
 @some_images
 def test_stray_files_are_left_alone(moment: str) -> None:
     found = image(moment)
-    folders = {path.rpartition("/")[0] for path in files_of(found.disk)} - {"/data/wal/owners"}
+    folders = {path.rpartition("/")[0] for path in files_of(found.disk)} - {"/data/owners"}
     strays: list[Damage] = [
         {f"{folder}/{name}": b"not ours"} for folder in sorted(folders) for name in STRAYS
     ]

@@ -12,6 +12,7 @@ Seeds from ``FIRST_COPIED`` on are such worlds."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import attrs
 import trio
@@ -33,6 +34,7 @@ from .trace import Trace
 from .world import Site
 
 FIRST_COPIED = FIRST + (6 << 32)
+_PIECES = "_system/copying/"
 _KILLED_AFTER = 5.0
 """Seconds that a call may take; one that hangs is killed then."""
 _KINDS = (
@@ -80,21 +82,46 @@ class CopiedBackupsRun(PinnedRun):
                 folder = await self._elsewhere(folder, self._random.choice(there), goes_on=purpose == "move")
             case "recover":
                 folder = await self._recover(folder)
+                if self._random.random() < 0.5:
+                    await self._forget(folder)
+                    await self._back_up(folder)
+                    if self._backups:
+                        await self._copy_backup(folder, [*self._backups][-1])
             case _:
                 folder = await super()._step(folder)
         return folder
 
     async def _recover(self, folder: Folder) -> Folder:
-        """The logs are lost, and nothing that was flushed."""
+        """The logs are lost, and nothing that was flushed; often twice, and also before anybody opened the
+        store again."""
         await self._flush(folder)
         flushed = dict(folder.acked), dict(folder.starts)
         await self._end(folder)
         await trio.sleep(1.0)
-        self._restored += 1
-        recovered = await self._recovered(folder, f"R{self._restored}")
+        for _ in range(self._random.randint(1, 2)):
+            self._restored += 1
+            recovered = await self._recovered(folder, f"R{self._restored}")
         await self._open(recovered)
         await self._take_over(recovered, folder, *flushed)
+        await self._flush(recovered)
         return recovered
+
+    async def _restore(self, folder: Folder, names: list[str]) -> Folder:
+        """Until its first flush a store that was confirmed may lack the logs before (rule P8)."""
+        folder = await super()._restore(folder, names)
+        await self._flush(folder)
+        return folder
+
+    async def _forget(self, folder: Folder) -> None:
+        """The store deletes what is not its own log's: no backup and no element of earlier logs is left, but
+        a record that names these logs (rule R8)."""
+        while self._backups:
+            await self._remove(folder)
+        for container in self._containers(folder):
+            await container.confirmation.confirm()
+        for name in NAMES:
+            await self._append(folder, name)
+            await self._flush(folder)
 
     async def _back_up(self, folder: Folder) -> None:
         made = self._made
@@ -253,6 +280,7 @@ class CopiedBackupsRun(PinnedRun):
             read = await copy_backup(await self._source(), name, place)
             if not read.unread_objects and await damage_of(place, name):
                 raise Broken(f"it does not hold that a copy says what it did not read\n{rotten}")
+            await self._kill_while_it_mends(name, rotten)
             try:
                 await copy_backup(await self._source(), name, place, verify=True)
                 if damage := await damage_of(place, name):
@@ -264,6 +292,27 @@ class CopiedBackupsRun(PinnedRun):
         data = self._place.chunks[rotten].data
         data[:] = right + data[len(right) :]
         await self._check_place()
+
+    async def _kill_while_it_mends(self, name: str, rotten: str) -> None:
+        """At one of the calls that replace the chunk: it is as it was, or whole."""
+        place, nth = await self._target(), self._random.randint(1, 4)
+        changes = 0
+
+        def script(call: Call) -> Fault | None:
+            nonlocal changes
+            is_read = call.verb in ("read", "info", "list", "exists")
+            changes += not is_read and (call.name == rotten or call.name.startswith(_PIECES))
+            return Fault(FaultKind.HANG) if changes == nth and not is_read else None
+
+        before = bytes(self._place.chunks[rotten].data)
+        place.script = script
+        with trio.move_on_after(_KILLED_AFTER):
+            # A later backup may need more of it, so that it is not replaced.
+            with suppress(DataCorruption):
+                await copy_backup(await self._source(), name, place, verify=True)
+        after = self._place.chunks.get(rotten)
+        if after is None or len(after.data) < len(before):
+            raise Broken(f"it does not hold that a chunk is replaced in one step\n{rotten}")
 
     # --- restores ---------------------------------------------------------------------------------
 
@@ -289,6 +338,7 @@ class CopiedBackupsRun(PinnedRun):
             self._backups, self._doubtful = {name: snapshot}, {}
             self._removed.clear()
             self._history = self._ancestors[name]
+            await self._flush(restored)
             return restored
         await self._work(restored, self._random.randint(0, 4), disturbed=False)
         await self._end(restored)

@@ -176,7 +176,7 @@ class SimulatedFiles(Files):
         self._root = self
         self._process = _Process()
         self._width: int | None = None
-        self._busy = 0
+        self._busy = self._running = 0
         self._queue: deque[anyio.Event] = deque()
         self._perform: dict[type[IoCall], Callable[[Any], Any]] = {
             Open: self._open,
@@ -221,6 +221,11 @@ class SimulatedFiles(Files):
         return len(self._process.handles)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a program of this lane runs or waits to."""
+        return self._running > 0
+
+    @property
     def alive(self) -> bool:
         return self._process.alive and not self.disk.dead
 
@@ -239,6 +244,7 @@ class SimulatedFiles(Files):
         await self._begin()
         self._process.programs += 1
         self._process.running += 1
+        self._running += 1
         try:
             if self._width is None:
                 return await self._drive(program)
@@ -249,6 +255,7 @@ class SimulatedFiles(Files):
                 self._leave_place()
         finally:
             self._process.running -= 1
+            self._running -= 1
 
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> SimulatedFiles:
         # The simulated disk has no symbolic links.

@@ -13,11 +13,12 @@ import attrs
 import trio
 
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.lts_boot import claim_chain, read_boot
+from tierlog.actors.container.lts_boot import claim_chain, read_boot, read_logs
 from tierlog.actors.container.owner import Identity
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.store.lts_view import LtsContainer
 from tierlog.journal.log.memory import MemoryLogService
+from tierlog.journal.manifest.chain import read_chain
 from tierlog.journal.manifest.pin_record import missing_pins, pin_of, read_pinned, require_pin_record
 from tierlog.journal.manifest.store_record import require_store_record
 from tierlog.storage_backends.base.errors import TierlogError
@@ -189,7 +190,9 @@ class RecoveredRun(CopiesRun):
                 if pins is not None:
                     chosen = await read_pinned(chunks, pins, index)
                     pin = pin_of(backup, chosen)
-                boot = await read_boot(index, newest, chosen.element, runs, pin)
+                chain = await read_chain(chunks, index)
+                ended = await read_logs(chain.elements, runs)
+                boot = await read_boot(index, newest, chosen.element, runs, pin, ended)
                 if boot.published.inconsistencies:
                     raise Broken(f"it does not hold that every flush can be recovered\n{boot.published}")
                 log = logs.log(str(index))

@@ -23,6 +23,7 @@ from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.kernel.use_guard import GuardedGenerator
 from tierlog.actors.store.store import SegmentStore
 
+from .file_layer import SimulatedFiles
 from .gates import Gate
 from .model import Block
 from .model_calls import NextBlock
@@ -156,8 +157,9 @@ def _is_at_rest(container: Container) -> bool:
 
 
 def _reads_storage(container: Container) -> bool:
-    """Whether reads of long-term storage are under way: a tail may be in one, and sees the rest when it
-    is back."""
+    """Whether reads of long-term storage or of sorted runs are under way: a tail may be in one, and sees the
+    rest when it is back."""
     assert isinstance(container.chunks, StorageClient)
+    assert isinstance(container.copies._files, SimulatedFiles)
     reads = container.chunks._actor.statistics().reads
-    return bool(reads.running or reads.queue.normal.count)
+    return bool(reads.running or reads.queue.normal.count or container.copies._files.is_busy)

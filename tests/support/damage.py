@@ -36,7 +36,7 @@ Damage = Mapping[str, bytes | None]
 IDENTITY, REGISTER = f"{FOLDER}/wal/store", f"{FOLDER}/wal/0000/register"
 ROOT_IDENTIFICATION = f"{FOLDER}/lts/{IDENTIFICATION}"
 WAL, CHUNKS, SYSTEM = "/data/wal/0000/0", "/lts/containers/", "/lts/_system/"
-SWEPT = ("/wal/owners/", "/lts/.tmp-")
+SWEPT = ("/owners/", "/lts/.tmp-")
 """What an opening sweeps before it looks at anything."""
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -131,23 +132,46 @@ def test_the_advised_command_finds_the_damage(run: Run, folder: Path) -> None:
     assert file.name in run(*advised.split()).out
 
 
-@pytest.mark.parametrize("command", [("recover", "--from-lts"), ("restore", "before")])
-def test_damage_of_a_log_is_answered_with_a_procedure_that_works(
-    run: Run, folder: Path, command: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("remedy", ["recover", "restore"])
+def test_damage_of_a_log_is_answered_with_a_procedure_that_works(run: Run, folder: Path, remedy: str) -> None:
+    """R11: the first one leaves the logs of the other containers, with what they did not flush."""
     make_store(folder)
     assert run("backup", "before").code == 0
     flip_bit(newest_log_file(folder), 3)
 
     shown = run("doctor").out
 
-    steps = ("move its wal/ away", "run `tierlog recover --from-lts`", "`tierlog restore NAME` with a backup")
+    recover = "recover --from-lts --container 0"
+    steps = (f"run `tierlog {recover}`", "move wal/ away and keep it", "`tierlog restore NAME` with a backup")
     assert [step in shown for step in steps] == [True] * 3
     assert "before" in run("backup", "ls").out
-    (folder / "wal").rename(folder / "wal.damaged")
-    assert "before" in run("backup", "ls").out, "the restore that follows takes it from there"
-    assert run(*command).code == 0
+    if remedy == "recover":
+        assert run(*recover.split(), "--yes").code == 0
+    else:
+        (folder / "wal").rename(folder / "wal.damaged")
+        assert "before" in run("backup", "ls").out, "the restore that follows takes it from there"
+        assert run("restore", "before").code == 0
     assert run("segment", "read", NAME).out == "flushed tail\n"
+
+
+@pytest.mark.parametrize("command", ["doctor", "verify", "journal verify", "gc sweep"])
+@pytest.mark.parametrize("refusals", [0, 1])
+def test_r11_no_command_advises_to_adopt_the_empty_log_of_a_container_that_lost_its_own(
+    run: Run, folder: Path, command: str, refusals: int
+) -> None:
+    """It would be served empty, and no recovery would bring its segments back."""
+    make_store(folder)
+    shutil.rmtree(folder / "wal/0000")
+    for _ in range(refusals):
+        assert "its log is lost" in run("segment", "create", "another").err  # which makes an empty log
+
+    done = run(*command.split())
+
+    shown = done.out + done.err
+    assert done.code == 1
+    assert "its log is lost" in shown
+    assert "`tierlog recover --from-lts --container 0`" in shown
+    assert "adopt" not in shown
 
 
 def test_the_verdict_says_what_was_not_read(run: Run, folder: Path) -> None:
@@ -361,7 +385,7 @@ def test_a_folder_that_lost_its_wal_is_a_store_to_restore(run: Run, folder: Path
         done = run(*command)
 
         assert (done.code, is_one_line(done.err)) == (1, True)
-        assert "lts/, but its wal/ is missing: put wal/ back, recover what lts/ has" in done.err
+        assert "lts/, but its wal/ is missing or empty: put wal/ back, recover what lts/ has" in done.err
 
 
 @pytest.mark.parametrize("command", [("status",), ("segment", "ls")])

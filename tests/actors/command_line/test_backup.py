@@ -244,6 +244,7 @@ def test_p8_another_backup_of_a_name_that_a_place_has_is_refused_before_it_is_ma
         ("copies-of-other", "there are backups or data of store"),
         ("ftp://host/path", "backups are not copied to ftp://"),
         ("S3://bucket/path", "backups are not copied to S3://"),
+        ("s3:/bucket/path", "write that, or ./s3:/bucket/path for a folder"),
         ("", "--copy-to is empty"),
     ],
 )
@@ -265,6 +266,21 @@ def test_p8_a_place_that_cannot_have_copies_is_refused_before_there_is_a_backup(
     assert "remove this new wal/" not in done.err
     assert sorted(tmp_path.rglob("*")) == before
     assert listed(run) == []
+
+
+@pytest.mark.parametrize("data", ["place", "place/inner", "link"])
+def test_p8_no_store_is_restored_among_the_copies(run: Run, folder: Path, tmp_path: Path, data: str) -> None:
+    """Later backups could not be copied there."""
+    make_store(folder)
+    assert run("backup", "first", "--copy-to", "place").code == 0
+    (tmp_path / "link").symlink_to("place")
+    before = sorted(tmp_path.rglob("*"))
+
+    refused = run("restore", "first", "--from", "place", "--data", data)
+
+    assert (refused.code, "restore into a folder elsewhere" in refused.err) == (1, True), refused.err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert run("backup", "second", "--copy-to", "place").code == 0
 
 
 def test_p7_one_process_at_a_time_copies_into_a_folder(run: Run, folder: Path, tmp_path: Path) -> None:

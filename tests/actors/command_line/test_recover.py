@@ -57,6 +57,19 @@ def test_a_store_is_recovered(run: Run, lost: Path) -> None:
     assert "already has the logs of a store" in again.err
 
 
+def test_an_empty_folder_of_logs_is_no_store_and_no_log(run: Run, lost: Path) -> None:
+    """As if it were a mount point, and the mount missing."""
+    (lost / "wal").mkdir()
+    refused = run("segment", "ls", "--data", str(lost))
+    assert "its wal/ is missing or empty" in refused.err
+    assert "`tierlog recover --from-lts`" in refused.err
+    refused = run("recover", "--from-lts", "--data", str(lost))
+    assert refused.code == 1
+    assert f"{lost}/wal is there, and empty: mount what belongs there" in refused.err
+    (lost / "wal").rmdir()
+    assert run("recover", "--from-lts", "--data", str(lost)).code == 0
+
+
 def test_later_elements_leave_only_a_time_before_which_the_cycle_was_complete(run: Run, lost: Path) -> None:
     found = json.loads(run("recover", "--from-lts", "--json", "--data", str(lost)).out)
     shutil.rmtree(lost / "wal")

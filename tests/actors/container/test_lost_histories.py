@@ -34,7 +34,9 @@ def segment(length: int, epoch: int = 1) -> SegmentState:
 
 
 def test_r8_the_record_has_its_golden_bytes() -> None:
-    histories = Histories((1 << 20, 1 << 21), (EndedLog(bytes(range(16)), 7), EndedLog(b"l" * 16, 9)))
+    histories = Histories(
+        (1 << 20, 1 << 21), (EndedLog(bytes(range(16)), 7, 1 << 20), EndedLog(b"l" * 16, 9, 1 << 21))
+    )
     assert encode_histories(histories) == GOLDEN
     assert decode_histories(GOLDEN) == histories
     # As an earlier version wrote it, and as it is without ended logs.
@@ -49,7 +51,16 @@ def test_r8_the_record_of_a_store_that_was_never_recovered_has_no_histories() ->
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x03", b"\x02", GOLDEN[:-1], GOLDEN_1[:-1], b"\x01" + bytes(16), b"\x02" + GOLDEN_1[1:]],
+    [
+        b"",
+        b"\x03",
+        b"\x02",
+        GOLDEN[:21],
+        GOLDEN[:-1],
+        GOLDEN_1[:-1],
+        b"\x01" + bytes(16),
+        b"\x02" + GOLDEN_1[1:],
+    ],
 )
 def test_r8_a_damaged_record_is_refused(content: bytes) -> None:
     with pytest.raises(DecodeError):

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from support.published_rows import check_pages, check_rows
+from tierlog.actors.container.ended_rows import open_row
 from tierlog.actors.container.published_check import Inconsistency, Published
 from tierlog.actors.container.segment_rows import encode_image_row, image_key, name_row
 from tierlog.journal.manifest.element import CONSISTENT
@@ -22,6 +23,8 @@ from tierlog.journal.operations.segment_image import (
     SegmentStatus,
     encode_image,
 )
+from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
+from tierlog.storage_backends.base.transactions import staged_prefix
 from tierlog.storage_backends.segments.records import (
     ChunkRecord,
     DeferredWorkKind,
@@ -32,7 +35,7 @@ from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_list import RunList
 from tierlog.storage_backends.sorted_runs.scan import KeyRange, Page
 
-EMPTY, CHAIN, CUT, TABLE, DELETED, ADOPTED = 1, 2, 3, 4, 5, 6
+EMPTY, CHAIN, CUT, TABLE, DELETED, ADOPTED, STAGED = range(1, 8)
 VERSION, CLEAN_TO = 9, 10
 RUNS = RunList(schema=2, rows_to=CLEAN_TO)
 IMAGES = {
@@ -42,6 +45,7 @@ IMAGES = {
         (CHAIN, "chain", 60, 0, False),
         (CUT, "cut", 50, 25, True),
         (TABLE, "table", 0, 0, False),
+        (STAGED, f"{staged_prefix('chain', 'a')}0", 0, 0, False),
     )
 }
 IMAGES[TABLE] = IMAGES[TABLE]._replace(is_table=True)
@@ -67,7 +71,13 @@ WORK = (
     # The next piece of an import was not written.
     DeferredWorkRecord(DeferredWorkKind.ADOPT, ADOPTED, end=5, chunk="f1", chunks=1),
     DeferredWorkRecord(DeferredWorkKind.TRUNCATE, CUT),
+    # Counts chunks that are in the segment's chain.
+    DeferredWorkRecord(DeferredWorkKind.DEFRAG, CHAIN, chunks=2),
 )
+
+
+def transaction_row(target: int, name: str) -> Row:
+    return open_row(TransactionImage(target, name, "a", TransactionStatus.OPEN, None, 1000), 5)
 
 
 def image_row(image: SegmentImage) -> Row:
@@ -87,6 +97,7 @@ def sound() -> dict[bytes, Row]:
         *map(record_row, RECORDS.values()),
         *map(record_row, CHUNKS.values()),
         *map(record_row, WORK),
+        transaction_row(CHAIN, "chain"),
         Row(b"h:0000000000000005target\0id", 5, b"of another kind"),
     ]
     return {row.key: row for row in rows}
@@ -102,7 +113,7 @@ def test_a_sound_state_passes_however_it_is_divided_into_pages(page: int) -> Non
     assert check([], page) == []
 
 
-NOT_NEEDED = {b"h:0000000000000005target\0id", WORK[2].key.encode()}
+NOT_NEEDED = {b"h:0000000000000005target\0id", *(work.key.encode() for work in WORK[2:])}
 
 
 @pytest.mark.parametrize("key", sorted(sound().keys() - NOT_NEEDED))
@@ -160,6 +171,11 @@ def with_record(record: SegmentRecord | ChunkRecord) -> list[Row]:
             [*sound().values(), image_row(IMAGES[EMPTY]._replace(sid=8, name="t#txn.a.0"))],
             "t#txn.a.0",
             "it is staged for a transaction that is not open",
+        ),
+        (
+            [*sound().values(), transaction_row(9, "gone")],
+            "gone",
+            "its transaction 'a' is open, and it has no image",
         ),
         (
             with_record(attrs.evolve(CHUNKS["c2"], length=19)),
@@ -220,6 +236,26 @@ def test_an_image_that_may_be_later_than_the_rows_of_its_segment_is_reported(cha
     (found,) = check(rows.values())
     assert found.message == "its image may be as of a later moment than its rows"
     assert check_rows(rows.values(), attrs.evolve(RUNS, schema=CONSISTENT)).inconsistencies == []
+
+
+def test_names_whose_ids_are_exchanged_are_noticed() -> None:
+    """However far apart the ids are: the fingerprint of names has a few thousand parts."""
+    ids = 8, 8 + 4096
+    images = [IMAGES[EMPTY]._replace(sid=sid, name=f"e{sid}") for sid in ids]
+    rows = [*sound().values(), *map(image_row, images)]
+    assert check([*rows, *(name_row(each.name, 3, each.sid) for each in images)]) == []
+    exchanged = zip(images, reversed(ids), strict=True)
+    assert len(check([*rows, *(name_row(each.name, 3, sid) for each, sid in exchanged)])) == 2
+
+
+def test_an_image_in_the_row_of_another_segment_is_damage() -> None:
+    """Also beside its own row: two of the same image hid that its name is missing."""
+    rows = sound()
+    own, elsewhere = image_row(IMAGES[EMPTY]), image_key(8)
+    rows[elsewhere] = own._replace(key=elsewhere)
+    for missing in (name_row("empty", 3, EMPTY).key, own.key):
+        found = check(row for key, row in rows.items() if key != missing)
+        assert any("has that of segment 0x1" in each.message for each in found)
 
 
 def test_bytes_of_the_same_length_are_of_the_same_moment() -> None:

@@ -470,6 +470,26 @@ async def test_s7_while_storage_refuses_calls_a_cycle_tries_nothing_and_the_log_
         assert caplog.text.count("flush_recovered") == 1
 
 
+async def test_s7_a_flush_fails_while_storage_refuses_to_publish_what_has_no_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was answered once, because no segment was left to flush; and nothing published the rest later."""
+    async with running() as (world, writer):
+        await writer.flush()
+        world.parts.create()
+        refused_for = 60.0
+        monkeypatch.setattr(world.chunks, "retry_in", lambda: refused_for)
+        with pytest.raises(Unavailable, match="nothing is published for 60.0 s"):
+            await writer.flush()
+        assert world.published_cuts == [0]
+
+        refused_for = 0.0
+        await anyio.sleep(61)
+        first, second = world.published_cuts
+        assert first == 0
+        assert second >= world.client_sequence
+
+
 async def test_s7_an_outage_costs_one_call_per_cycle_once_nothing_could_be_flushed() -> None:
     async with running() as (world, writer):
         names = [f"s{number}" for number in range(100)]

@@ -13,9 +13,11 @@ from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.maintenance.backup_copy import copy_backup, copy_for_restore
+from tierlog.journal.manifest.chain import list_elements
+from tierlog.journal.manifest.store_record import STORE_RECORD
 from tierlog.storage_backends.base.errors import DataCorruption, StorageFull, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunk, MemoryChunkState, MemoryChunkStorage
-from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, nth
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -249,3 +251,23 @@ async def test_p6_a_restore_replaces_no_damaged_chunk_that_is_longer_than_its_co
         with pytest.raises(DataCorruption, match="checksum"):
             await copy_for_restore(place, "one", world.chunks)
         assert contents(world.chunks)[name] == before
+
+
+async def test_p6_a_restore_that_was_killed_at_any_of_its_calls_can_be_repeated() -> None:
+    """The store's record comes last: with it and without elements, long-term storage has lost its journal."""
+    place, killed_at, is_killed = await place_of_copies(), 0, True
+    async with backed_up() as (world, _, _):
+        await copy_backup(world.chunks, "one", place)
+    right = contents(place)
+    while is_killed:
+        killed_at += 1
+        target = await place_of_copies()
+        target.script = nth(killed_at, Fault(FaultKind.HANG), "create", "create_with_content", "write")
+        with anyio.move_on_after(10) as killed:
+            await copy_for_restore(place, "one", target)
+        is_killed = killed.cancelled_caught
+        assert (STORE_RECORD in contents(target)) <= bool(await list_elements(target, 0))
+        target.script = None
+        await copy_for_restore(place, "one", target)
+        assert contents(target) == right
+    assert killed_at > 5

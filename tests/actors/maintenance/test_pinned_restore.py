@@ -27,6 +27,7 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.container.container import Container
+from tierlog.actors.container.lost_histories import EndedLog
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, copy_for_restore
@@ -35,9 +36,11 @@ from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
+from tierlog.actors.store.recover_container import recover_container
 from tierlog.journal.manifest.chain import ChainReport, read_chain
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.storage_backends.base.backups import make_backup, take_steps
+from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.context import StorageContext
@@ -489,6 +492,41 @@ async def test_p8_copies_go_on_after_a_recovery_of_the_same_store(
         assert await contents(store) == three
 
 
+async def test_r8_a_recovery_knows_the_logs_before_also_of_stores_that_were_never_opened(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store)
+        await store.flush()
+    for _ in range(3):
+        await restored(tmp_path, "")
+    async with opened(tmp_path) as store:
+        for index in range(store.containers):
+            ended = await store.on_container(index, _ended_logs)
+            assert len({each.log for each in ended}) == 3
+            assert [each.n for each in ended] == sorted({each.n for each in ended})
+
+
+async def test_r8_a_recovery_needs_no_run_of_the_logs_before(tmp_path: Path) -> None:
+    """A confirmed store may have deleted it. It only knows less of the logs before."""
+    await two_backups(tmp_path)
+    await restored(tmp_path, "one")
+    async with reader(tmp_path / "lts") as chunks:
+        for index in range(2):
+            newest, *older = (await read_chain(chunks, index)).elements
+            kept = {run.name for run in newest.element.runs}
+            for name in {run.name for each in older for run in each.element.runs} - kept:
+                (tmp_path / "lts" / name).unlink()
+    await restored(tmp_path, "")
+    async with opened(tmp_path) as store:
+        for index in range(store.containers):
+            assert len(await store.on_container(index, _ended_logs)) == 2
+
+
+async def _ended_logs(container: Container) -> tuple[EndedLog, ...]:
+    return container.state.ended_logs
+
+
 @pytest.mark.parametrize("flushes", [0, 5])
 async def test_p8_two_stores_that_were_restored_from_one_backup_are_two_histories(
     tmp_path: Path, flushes: int
@@ -529,6 +567,61 @@ async def test_p8_a_clone_that_went_on_by_itself_is_another_history(tmp_path: Pa
         with pytest.raises(StoreMismatch, match="not of the history that this store has"):
             await copied(clone, "clone", place, verify=verify)
     assert fingerprint(place) == before
+
+
+@pytest.mark.parametrize(("recoveries", "flushes"), [(1, 0), (1, 9), (2, 9)])
+async def test_p8_containers_that_go_on_from_storage_that_was_put_back_are_another_history(
+    tmp_path: Path, recoveries: int, flushes: int
+) -> None:
+    """Each is recovered alone, so its log has the id of the one before (R11)."""
+    folder, earlier, place = tmp_path / "data", tmp_path / "earlier", tmp_path / "place"
+    names = [next(f"s{n}" for n in range(99) if container_of(f"s{n}", 2) == index) for index in range(2)]
+    async with opened(folder) as store:
+        for name in names:
+            await store.create_segment(name)
+        await store.flush()
+    shutil.copytree(folder / "lts", earlier)
+    async with opened(folder) as store:
+        for name in names:
+            await store.append(name, b"of the first history")
+        await store.backup("first")
+    await copied(folder, "first", place)
+    shutil.rmtree(folder / "lts")
+    earlier.rename(folder / "lts")
+    for _ in range(recoveries):
+        for index in range(2):
+            await recover_container(check_path(folder), QUIET, LocalFiles(), system_world(), index)
+        async with opened(folder) as store:
+            for number in range(flushes):
+                for name in names:
+                    await store.append(name, b"%d" % number)
+                await store.flush()
+    async with opened(folder) as store:
+        await store.backup("second")
+    before = fingerprint(place)
+    with pytest.raises(StoreMismatch, match="not of the history that this store has"):
+        await copied(folder, "second", place)
+    assert fingerprint(place) == before
+
+
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed since", "not flushed since"])
+async def test_p8_copies_go_on_after_a_recovery_of_one_container(tmp_path: Path, is_flushed: bool) -> None:
+    folder, place = tmp_path / "data", tmp_path / "place"
+    await two_backups(folder)
+    await copied(folder, "two", place)
+    async with opened(folder) as store:
+        await store.remove_backup("two")
+    for _ in range(2):
+        await recover_container(check_path(folder), QUIET, LocalFiles(), system_world(), 1)
+        if is_flushed:
+            async with opened(folder) as store:
+                for number in range(5):
+                    await store.append("s#2", b"%d" % number)
+                    await store.flush()
+    await copied(folder, "one", place)
+    async with opened(folder) as store:
+        await store.backup("three")
+    await copied(folder, "three", place)
 
 
 @pytest.mark.parametrize("prefix", ["_system/", "containers/0007/"])

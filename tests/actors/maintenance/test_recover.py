@@ -251,7 +251,7 @@ async def test_r1_a_container_may_begin_with_an_earlier_element_whose_runs_are_t
     lose_logs(tmp_path)
     monkeypatch.setattr(
         "tierlog.actors.store.recover.read_boot",
-        lambda index, newest, chosen, runs, pin: read_boot(index, newest, earlier, runs, pin),
+        lambda index, newest, chosen, *others: read_boot(index, newest, earlier, *others),
     )
     done = await recovered(tmp_path)
     assert [each.cycle for each in done.containers] == [earlier.progress.cycle]

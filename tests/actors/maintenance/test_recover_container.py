@@ -3,8 +3,10 @@ R11)."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -27,6 +29,7 @@ from tierlog.actors.store import recover_container as module
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore
 from tierlog.actors.store.recover_container import FoundLog, inspect_log, recover_container
+from tierlog.storage_backends.base.files import Program
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.files.local import LocalFiles
@@ -39,6 +42,7 @@ NAMES = [f"s{number}" for number in range(8)]
 LOST = [name for name in NAMES if container_of(name, 2) == 1]
 KEPT = [name for name in NAMES if container_of(name, 2) == 0]
 JUMP = 1 << 20
+T = TypeVar("T")
 
 
 async def make(folder: Path) -> None:
@@ -233,6 +237,58 @@ async def test_r11_nobody_opens_the_folder_during_a_recovery(
     assert all(f"process {os.getpid()} is restoring a store into" in refusal for refusal in refusals)
     async with open_store(tmp_path, config=QUIET) as store:
         assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
+
+
+async def test_r11_long_term_storage_of_another_store_is_refused(tmp_path: Path) -> None:
+    folder, other = tmp_path / "data", tmp_path / "other"
+    for each in (folder, other):
+        await make(each)
+    (folder / "lts").rename(tmp_path / "lts")
+    (other / "lts").rename(folder / "lts")
+    before = fingerprint(folder)
+    with pytest.raises(StoreMismatch):
+        await recovered(folder)
+    assert fingerprint(folder) == before
+
+
+async def test_r11_a_log_that_is_found_again_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+    """As if an opening had made it since somebody saw that it was missing."""
+    await make(tmp_path)
+    before = fingerprint(tmp_path)
+    with pytest.raises(InvalidArgument, match="the log of container 1 is not lost: open the store"):
+        await recover_container(check_path(tmp_path), QUIET, LocalFiles(), system_world(), 1, only_empty=True)
+    assert fingerprint(tmp_path) == before
+
+
+class CancelledFiles(LocalFiles):
+    """asyncio cancels the task that runs the program of this name, once that has ended."""
+
+    def __init__(self, cancelled: str) -> None:
+        super().__init__()
+        self._cancelled = cancelled
+
+    async def run(self, program: Program[T]) -> T:
+        value = await super().run(program)
+        if program.__name__ == self._cancelled:
+            raise asyncio.CancelledError
+        return value
+
+    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> CancelledFiles:
+        return self
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    ("program", "left"), [("move_log_away", b"flushed lost"), ("publish_log", b"flushed")]
+)
+async def test_r11_a_cancellation_at_a_move_leaves_the_log_or_the_new_one(
+    tmp_path: Path, program: str, left: bytes
+) -> None:
+    await make(tmp_path)
+    with pytest.raises(asyncio.CancelledError):
+        await recover_container(check_path(tmp_path), QUIET, CancelledFiles(program), system_world(), 1)
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {left}
 
 
 async def test_r11_it_can_be_repeated_and_both_logs_are_kept(tmp_path: Path) -> None:

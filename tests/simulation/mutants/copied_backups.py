@@ -6,10 +6,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import attrs
+
 from tierlog.actors.container import lts_boot
 from tierlog.actors.maintenance import place_of_copies
 from tierlog.actors.maintenance.backup_copy import _Copy
-from tierlog.actors.maintenance.copied_objects import CopiedObjects
+from tierlog.actors.maintenance.copied_objects import CopiedObjects, Needed, PutRanges
 from tierlog.actors.maintenance.place_of_copies import _History
 from tierlog.journal.manifest.pin_record import encode_pin_record, pin_record_name
 from tierlog.storage_backends.base.errors import ChunkNotFound
@@ -24,10 +26,10 @@ _planted = partial(mutant, worlds_from=FIRST_COPIED)
 def damaged_chunks_of_a_copy_are_deleted_first(plant: Planter) -> None:
     """A call that is killed in between leaves earlier backups without them."""
 
-    async def put_parts(original: Any, self: CopiedObjects, name: str, *arguments: Any) -> None:
+    async def put_parts(original: Any, self: CopiedObjects, needed: Needed, put: PutRanges) -> None:
         with suppress(ChunkNotFound):
-            await self._target.delete(name)
-        await original(self, name, *arguments[:-1], self._target.concat)
+            await self._target.delete(needed.name)
+        await original(self, needed, self._target.concat)
 
     plant(CopiedObjects._put_parts, put_parts)
 
@@ -70,10 +72,11 @@ def copies_of_two_histories_mix(plant: Planter) -> None:
 def recovery_forgets_the_logs_before(plant: Planter) -> None:
     """After two recoveries the place of a store's own copies is refused."""
 
-    async def ended(original: Any, listed: Any, runs: Any) -> tuple[Any, ...]:
-        return ()
+    async def read_boot(original: Any, *arguments: Any) -> lts_boot.LtsBoot:
+        boot: lts_boot.LtsBoot = await original(*arguments)
+        return attrs.evolve(boot, ended_logs=())
 
-    plant(lts_boot.read_ended_logs, ended)
+    plant(lts_boot.read_boot, read_boot)
 
 
 @_planted("P6")

@@ -473,6 +473,34 @@ async def test_asyncio_cannot_abandon_a_program_either(tmp_path: Path) -> None:
     assert files.statistics().running == 0
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_w7_a_lock_whose_taker_asyncio_cancels_is_free(tmp_path: Path) -> None:
+    """The program has ended, and its handle reaches nobody who could close it."""
+    files, go = LocalFiles(), threading.Event()
+    loop, entered = asyncio.get_running_loop(), asyncio.Event()
+
+    def held() -> Program[FileHandle]:
+        handle: FileHandle = yield Open(str(tmp_path / "lock"), write=True, create=True)
+        assert (yield Lock(handle, wait=False))
+        loop.call_soon_threadsafe(entered.set)
+        go.wait()
+        return handle
+
+    def is_free() -> Program[bool]:
+        handle = yield Open(str(tmp_path / "lock"))
+        free: bool = yield Lock(handle, wait=False)
+        yield Close(handle)
+        return free
+
+    task = asyncio.create_task(files.run(held()))
+    await entered.wait()
+    task.cancel()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await files.run(is_free())
+
+
 async def test_a_program_that_was_cancelled_before_it_began_never_runs(tmp_path: Path) -> None:
     files = LocalFiles()
     with anyio.CancelScope() as scope:
