@@ -77,7 +77,7 @@ class BucketOpener:
         _check_config(self.config, self.location)
         async with self._connected() as objects:
             coordination = ObjectCoordination(objects, "", self.world)
-            identity = await _identify(objects, coordination, containers, self.config, self.world)
+            identity = await identify_in_bucket(objects, coordination, containers, self.config, self.world)
             # Before anybody is fenced.
             await run_program(self.files, make_folder(self.cache), self.cache)
             async with serve(self._parts(objects, identity)) as store:
@@ -171,7 +171,7 @@ def _check_config(config: StoreConfig, location: S3Location) -> None:
         )
 
 
-async def _identify(
+async def identify_in_bucket(
     objects: ObjectStore,
     coordination: Coordination,
     containers: int | None,
