@@ -9,9 +9,9 @@ import typer
 from .running import fail
 
 
-def check_agreed(question: str, *, asks: bool) -> None:
+def check_agreed(question: str, *, asks: bool, facts: str = "") -> None:
     """Ask on the terminal, unless ``asks`` is False. No answer, from a script's stdin at its end, is no
-    agreement."""
+    agreement. ``facts``: what whoever is not asked has to know too."""
     try:
         # On stderr: stdout may be a pipe.
         if asks and sys.stdin.isatty():
@@ -26,4 +26,5 @@ def check_agreed(question: str, *, asks: bool) -> None:
     except typer.Abort:
         sys.stderr.write("\n")
         asks = False
-    fail("nothing was confirmed" if asks else "not confirmed: add --yes")
+    before = f"{facts}; " if facts else ""
+    fail("nothing was confirmed" if asks else f"{before}not confirmed: add --yes")

@@ -50,7 +50,7 @@ async def opened_place(
         storage = FileSystemChunkStorage(files, check_path(place).path, world)
         # What makes a new folder reports best why that fails.
         if not await anyio.Path(place).is_dir():
-            await storage.open()
+            await _make_folder(place, storage)
         async with _only_copy(files, check_path(place).path):
             await storage.open()
             try:
@@ -66,6 +66,15 @@ async def opened_place(
         yield storage
     finally:
         await storage.close()
+
+
+async def _make_folder(place: str, storage: ChunkStorage) -> None:
+    try:
+        await storage.open()
+    except Unavailable as error:
+        if isinstance(error.__context__, FileNotFoundError):  # which is no missing mount here
+            raise InvalidArgument(f"no folder can be made at {place}: name another one") from error
+        raise
 
 
 @asynccontextmanager

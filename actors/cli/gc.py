@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from ...storage_backends.base.errors import TierlogError
 from . import output
 from .agreement import check_agreed
 from .options import (
@@ -21,12 +23,14 @@ from .options import (
     container_option,
     number_option,
 )
-from .running import ask_service, check_no_take_over, execute, fail, owning, viewing
+from .running import FAILED, ask_service, check_no_take_over, execute, fail, owning, print_error, viewing
 
 if TYPE_CHECKING:
     from ..gateway.wire.bodies import GcAction
     from ..gc.tasks import GcReport, GcTask
     from ..maintenance.report import ContainerGarbage
+
+T = TypeVar("T")
 
 _COUNT_SECONDS = 600.0
 """For a service to list the chunks of one container."""
@@ -35,7 +39,9 @@ Limit = Annotated[int, number_option("--limit", "At most so many tasks of each c
 OnlyContainer = Annotated[int | None, container_option("garbage")]
 
 
-def status(json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -> None:
+def status(
+    container: OnlyContainer = None, json: Json = False, data: Data = DEFAULT_DATA, url: Service = None
+) -> None:
     """Show how much garbage collection has to do, by container.
 
     The queue of container 0 is called GC_queue_0. It has the objects that wait for their deletion, each for
@@ -43,15 +49,16 @@ def status(json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -
     deleted after several attempts is in GC_failed_queue_0, and is tried again ever more rarely. Of a folder,
     this is what its next owner finds; a running owner has more, which only --url shows.
     """
-    found = execute(lambda: _reports(data, url, 1))
+    found, failures = execute(lambda: _reports(data, url, 1, container))
     if json:
         output.print_json([_as_json(each) for each in found])
-        return
-
-    rows = [
-        (each.queue, each.queued, each.unpublished, each.steps, each.failed, _state(each)) for each in found
-    ]
-    output.print_table(("queue", "queued", "wait for element", "deferred work", "failed", "state"), rows)
+    else:
+        rows = [
+            (each.queue, each.queued, each.unpublished, each.steps, each.failed, _state(each))
+            for each in found
+        ]
+        output.print_table(("queue", "queued", "wait for element", "deferred work", "failed", "state"), rows)
+    _report_failures(failures)
 
 
 def ls(
@@ -67,8 +74,9 @@ def ls(
     waits for: steps, which flush cycles do; its delay; an element that no longer names the object; the
     confirmation of an adopted, restored or moved store; or the listing of the next owner.
     """
-    found = _of_container(execute(lambda: _reports(data, url, limit)), container)
+    found, failures = execute(lambda: _reports(data, url, limit, container))
     _show_tasks([(each, each.tasks) for each in found], json=json)
+    _report_failures(failures)
 
 
 def failed(
@@ -79,8 +87,9 @@ def failed(
     It is tried again in rounds: after five minutes, then ever more rarely, up to once an hour. The list is in
     the memory of the container's owner; the next owner begins again.
     """
-    found = _of_container(execute(lambda: _reports(DEFAULT_DATA, url, limit)), container)
+    found, failures = execute(lambda: _reports(DEFAULT_DATA, url, limit, container))
     _show_tasks([(each, each.failed_tasks) for each in found], json=json)
+    _report_failures(failures)
 
 
 def retry(container: OnlyContainer = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
@@ -185,10 +194,12 @@ def _show_garbage(found: list[ContainerGarbage], *, is_last: bool, json: bool, a
             output.print_json([output.as_json(each) for each in found])
         return
 
-    rows = [
-        (each.container, each.chunks, output.show_bytes(each.bytes), each.reason or "-") for each in found
-    ]
-    output.print_table(("container", "unreferenced", "size", "waits for confirmation because"), rows)
+    rows = [(each.container, each.chunks, output.show_bytes(each.bytes)) for each in found]
+    output.print_table(("container", "unreferenced", "size"), rows)
+    waits = [each for each in found if each.reason]
+    output.print_lines(
+        [f"container {each.container} waits for a confirmation: {each.reason}" for each in waits]
+    )
     output.print_lines(_endangered(found, is_last=is_last, asks_service=asks_service))
     if not found:
         output.print_lines(["nothing to sweep"])
@@ -216,34 +227,61 @@ async def _ask_garbage(url: str) -> list[ContainerGarbage]:
     """``list_garbage`` of a running service."""
     import msgspec
 
-    from ..gateway.wire.bodies import ContainerMap, Unconfirmed
+    from ..gateway.wire.bodies import Unconfirmed
     from ..maintenance.report import ContainerGarbage
 
-    # The supervisor has the map, and redirects what is asked of a container to its host.
-    count = len((await ask_service(url, "GET", "/v1/containers", kind=ContainerMap))["containers"])
     answers = [
         await ask_service(
             url, "GET", f"/v1/containers/{index}/unconfirmed", kind=Unconfirmed, seconds=_COUNT_SECONDS
         )
-        for index in range(count)
+        for index in range(await _count_containers(url))
     ]
     return [msgspec.convert(each, ContainerGarbage) for each in answers if each["reason"] or each["chunks"]]
 
 
-async def _reports(data: Path, url: str | None, limit: int) -> list[GcReport]:
+async def _reports(
+    data: Path, url: str | None, limit: int, container: int | None
+) -> tuple[list[GcReport], list[str]]:
+    """The reports, and the failures of ``_ask_each``."""
     from ..maintenance.garbage import reports_of
 
     if url is not None:
-        return [await _ask_report(url, index, limit) for index in range(await _count_containers(url))]
+        return await _ask_each(url, container, lambda index: _ask_report(url, index, limit))
 
     async with viewing(data) as view:
-        return await reports_of(view, limit)
+        reports = await reports_of(view, limit)
+    return [reports[index] for index in _indexes(len(reports), container)], []
 
 
-def _of_container(reports: list[GcReport], container: int | None) -> list[GcReport]:
-    if container is not None and container >= len(reports):
-        fail(f"there is no container {container}: the store has {len(reports)}")
-    return reports if container is None else [reports[container]]
+def _indexes(count: int, container: int | None) -> Sequence[int]:
+    if container is not None and container >= count:
+        fail(f"there is no container {container}: the store has {count}")
+    return range(count) if container is None else (container,)
+
+
+async def _ask_each(
+    url: str, container: int | None, ask: Callable[[int], Awaitable[T]]
+) -> tuple[list[T], list[str]]:
+    """The answers of each container, or of one; and what those said that did not answer, if there is more
+    than one to ask."""
+    answers, failures = list[T](), list[str]()
+    for index in _indexes(await _count_containers(url), container):
+        try:
+            answers.append(await ask(index))
+        except TierlogError as error:
+            if container is not None:
+                raise
+            subject = f"container {index}"
+            failures.append(str(error) if str(error).startswith(subject) else f"{subject}: {error}")
+    return answers, failures
+
+
+def _report_failures(failures: list[str]) -> None:
+    """After what the others answered."""
+    for each in failures:
+        print_error(each)
+    if failures:
+        raise typer.Exit(FAILED)
 
 
 async def _count_containers(url: str) -> int:
@@ -267,18 +305,14 @@ def _order(action: GcAction, url: str, container: int | None, counted: str = "",
     """Give each container, or one, the order. ``counted``: what happened to the names in its answer, for
     those orders that are about names."""
 
-    async def command() -> list[dict[str, object]]:
+    async def order(index: int) -> dict[str, object]:
         from ..gateway.wire.bodies import GcDone
 
-        indexes = range(await _count_containers(url)) if container is None else (container,)
-        return [
-            await ask_service(
-                url, "POST", f"/v1/containers/{index}/gc-order", {"action": action}, kind=GcDone
-            )
-            for index in indexes
-        ]
+        return await ask_service(
+            url, "POST", f"/v1/containers/{index}/gc-order", {"action": action}, kind=GcDone
+        )
 
-    done = execute(command)
+    done, failures = execute(lambda: _ask_each(url, container, order))
     if json:
         output.print_json(done)
     else:
@@ -289,6 +323,7 @@ def _order(action: GcAction, url: str, container: int | None, counted: str = "",
         else:
             queues = [(each["queue"], state) for each, state in zip(done, states, strict=True)]
             output.print_table(("queue", "state"), queues)
+    _report_failures(failures)
 
 
 def _state(report: GcReport) -> str:

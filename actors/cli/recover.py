@@ -70,8 +70,9 @@ def recover(
     if container is not None and not yes:
         found = execute(lambda: inspect(container))
         if not found.is_empty:
-            question = f"The log of container {container} {found.state}. Give up what it alone has?"
-            check_agreed(question, asks=not json)
+            facts = f"the log of container {container} {found.state}"
+            question = f"{facts[0].upper()}{facts[1:]}. Give up what it alone has?"
+            check_agreed(question, asks=not json, facts=facts)
     recovered = execute(command, hints=_HINTS, interrupted=RUN_AGAIN)
     if json:
         output.print_json(output.as_json(recovered))

@@ -41,7 +41,14 @@ def status(
             output.print_json(found)
         else:
             width = output.terminal_width()
-            output.console(width=width).print(render_status(_completed(found), width), crop=False)
+            console, status = output.console(width=width), render_status(_completed(found), width)
+            if console.is_terminal:
+                console.print(status, crop=False)
+                return
+            with console.capture() as shown:
+                console.print(status, crop=False)
+            # Tables are padded, also in their last columns.
+            output.print_lines([line.rstrip() for line in shown.get().splitlines()])
 
     execute(command)
 

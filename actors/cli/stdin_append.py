@@ -25,7 +25,7 @@ from ...storage_backends.base.arguments import APPEND_BYTES_MAX
 from ...storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge
 from ...storage_backends.base.tables import TABLE_VALUE_BYTES_MAX
 from . import output
-from .running import OUT_OF_MEMORY
+from .running import OUT_OF_MEMORY, fail
 
 if TYPE_CHECKING:
     from ..gateway.client.async_client import Client
@@ -56,7 +56,8 @@ class Source:
 
 @contextmanager
 def open_input(file: Path | None, text: str | None) -> Iterator[Source]:
-    """The source of the bytes. Raises ``OSError`` if the file cannot be read."""
+    """The source of the bytes. Raises ``OSError`` if the file cannot be read. One that is missing ends the
+    command."""
     if text is not None:
         # Arguments that are not UTF-8 arrive with surrogates (PEP 383): this gives the shell's bytes back.
         data = text.encode("utf-8", "surrogateescape")
@@ -64,6 +65,8 @@ def open_input(file: Path | None, text: str | None) -> Iterator[Source]:
     elif file is None:
         yield _from_descriptor(output.STDIN)
     else:
+        if not file.exists():
+            fail(f"there is no file {file}: name the one that has the bytes, or leave --file out for stdin")
         # Without a buffer, whose bytes `os.read` on the descriptor would miss.
         with open(file, "rb", buffering=0) as stream:
             yield _from_descriptor(stream.fileno())

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ...storage_backends.base.errors import ChangesIncomplete, SegmentNotFound, TierlogError, WrongSegmentKind
+from ...storage_backends.base.errors import (
+    ChangesIncomplete,
+    SegmentNotFound,
+    SegmentSealed,
+    TierlogError,
+    WrongSegmentKind,
+)
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Service, TakeOver, file_path, number_option
 from .running import execute, fail, reading, writing
@@ -26,6 +32,7 @@ _HINTS: dict[type[TierlogError], str] = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog table create` makes a table",
     WrongSegmentKind: "`tierlog segment` has the commands of segments",
     ChangesIncomplete: "leave out --since",
+    SegmentSealed: "",  # The message has what a table can still do.
 }
 _SHOWN = 60
 """Characters of a value in a list."""

@@ -133,7 +133,14 @@ class Container:
         source = ContainerManifestSource(self)
         record = options.store_record or SharedStoreRecord(identity.store, identity.containers)
         self.ownership = StorageOwnership(
-            chunks, identity, log, source, self.confirmation, record, adopt=options.adopt
+            chunks,
+            identity,
+            log,
+            source,
+            self.confirmation,
+            record,
+            adopt=options.adopt,
+            is_built=options.is_built,
         )
         self._stop = anyio.Event()
         self._ends_flushed = False

@@ -70,3 +70,5 @@ class ContainerOptions:
     adopt: bool = False
     """Open although long-term storage was claimed by an owner that this log does not know: a restored or
     copied folder, on purpose. It deletes nothing until an operator confirms it (rule G4)."""
+    is_built: bool = False
+    """The folder is under construction: a log that holds nothing is a new one, not a lost one (rule R11)."""

@@ -155,15 +155,17 @@ class StorageOwnership:
         record: SharedStoreRecord,
         *,
         adopt: bool,
+        is_built: bool,
     ) -> None:
-        """``adopt``: an operator has decided that this folder goes on, whatever the chain holds (rule J6)."""
+        """``adopt``: an operator has decided that this folder goes on, whatever the chain holds (rule J6).
+        ``is_built``: the folder is under construction, and a log that holds nothing is not lost."""
         self._chunks = chunks
         self.container = source.container
         self.identity = identity
         self._log = log
         self._source = source
         self._confirmation = confirmation
-        self._adopt = adopt
+        self._adopt, self._is_built = adopt, is_built
         self._record = record
         self._is_open = self._folder_checked = False
         self._found: ListedChain | None = None
@@ -518,10 +520,11 @@ class StorageOwnership:
 
         if step is Step.ROLLED_BACK:
             await self._check_is_gone(self._known.base)
+        # R11: also with ``adopt``, which would serve the container empty.
+        is_empty = self._known.base == NOTHING and not self._source.sequence and not self._is_built
+        if step is Step.FOREIGN and is_empty:
+            raise lost_log(listed, self.container)
         if not chosen:
-            # R11: to adopt an empty log is no advice to give.
-            if step is Step.FOREIGN and self._known.base == NOTHING and not self._source.sequence:
-                raise lost_log(listed, self.container)
             raise mismatch(step, listed, self._known, self.container)
 
         listed.check_room(self.container)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 import attrs
@@ -233,13 +234,22 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
             raise InvalidArgument(
                 f"{folder.path} is inside the store {parent}: name that one, or a folder outside of it"
             )
-    for entry in entries:
-        if entry.name not in _ALLOWED_IN_A_NEW_FOLDER and not entry.name.startswith(RESTORE_FOLDER):
-            yield from _refuse_lost_logs(folder)
-            raise InvalidArgument(
-                f"{folder.path} holds other files, such as {entry.name!r}, and no store: name a new or empty "
-                f"folder"
-            )
+    if _other_file(entries):
+        yield from _refuse_lost_logs(folder)
+        yield from refuse_other_files(folder)
+
+
+def refuse_other_files(folder: StoreFolder) -> Program[None]:
+    """Before a store is made there: raise ``InvalidArgument`` if the folder has files that no store has."""
+    if name := _other_file((yield from list_data_folder(folder))):
+        raise InvalidArgument(
+            f"{folder.path} holds other files, such as {name!r}, and no store: name a new or empty folder"
+        )
+
+
+def _other_file(entries: Sequence[FolderEntry]) -> str:
+    names = (each.name for each in entries if not each.name.startswith(RESTORE_FOLDER))
+    return next((name for name in names if name not in _ALLOWED_IN_A_NEW_FOLDER), "")
 
 
 def has_lost_logs(folder: StoreFolder) -> Program[bool]:

@@ -38,7 +38,15 @@ from ...storage_backends.base.files import (
 )
 from ..settings.configuration import StoreConfig
 from .lock_files import describe_opening, list_owners
-from .paths import RESTORE_FOLDER, StoreFolder, is_empty_folder, list_data_folder, list_files, run_program
+from .paths import (
+    RESTORE_FOLDER,
+    StoreFolder,
+    is_empty_folder,
+    list_data_folder,
+    list_files,
+    refuse_other_files,
+    run_program,
+)
 from .process_lock import LOCK_FILE, remove_lock, take_lock
 
 _REMADE = ".remaking-"
@@ -99,6 +107,12 @@ def begin_log(folder: StoreFolder) -> Program[FileHandle]:
 def refuse_logs(folder: StoreFolder) -> Program[None]:
     if not _logs((yield from list_data_folder(folder))):
         return
+    try:
+        yield ListFolder(folder.wal, others=True)
+    except NotADirectoryError as error:
+        raise InvalidArgument(
+            f"{folder.wal} is a file, in the place of the logs: move it away and run the same command again"
+        ) from error
     if (yield from is_empty_folder(folder.wal)):
         # An opening may be about to make a new store in it, or a mount be missing.
         raise InvalidArgument(
@@ -123,8 +137,9 @@ def _logs(entries: Sequence[FolderEntry]) -> bool:
 
 def _has_logs(folder: StoreFolder) -> InvalidArgument:
     return InvalidArgument(
-        f"{folder.path} already has the logs of a store: name a folder without wal/; `tierlog restore "
-        f"--replace` goes back to a backup in this one, and moves them away"
+        f"{folder.path} already has the logs of a store: name a folder without wal/. In this one `tierlog "
+        f"recover --from-lts --container N` recovers a container whose log is lost or damaged, and `tierlog "
+        f"restore --replace` goes back to a backup and moves the logs away"
     )
 
 
@@ -262,7 +277,9 @@ async def only_restore(
     made by the restore. Raises ``InvalidArgument`` if there is no
     long-term storage, or if there are logs, and ``Unavailable`` if another restore is under way."""
     # Before anything is made there: the folder may be the wrong one.
-    if not makes_chunks:
+    if makes_chunks:
+        await run_program(files, _check_new_folder(folder), folder.path)
+    else:
         await check_long_term_storage(folder, files, config)
     lane = restore_lane(files, folder)
     with anyio.CancelScope(shield=True):
@@ -274,6 +291,13 @@ async def only_restore(
     finally:
         with anyio.CancelScope(shield=True):
             await run_program(lane, end_restore(folder, lock, is_published=is_published), folder.path)
+
+
+def _check_new_folder(folder: StoreFolder) -> Program[None]:
+    try:
+        yield ListFolder(folder.chunks)
+    except (FileNotFoundError, NotADirectoryError):
+        yield from refuse_other_files(folder)
 
 
 async def check_long_term_storage(folder: StoreFolder, files: Files, config: StoreConfig) -> None:
@@ -316,7 +340,8 @@ def _finish_if_left(folder: StoreFolder) -> Program[None]:
 def _lock(folder: StoreFolder) -> Program[FileHandle]:
     def refusal(pid: str) -> Unavailable:
         return Unavailable(
-            f"process {pid} is restoring a store into {folder.path}: wait until it has ended, or stop it"
+            f"process {pid} is restoring or recovering the store in {folder.path}: wait until it has "
+            f"ended, or stop it"
         )
 
     path = restore_folder(folder).path

@@ -25,7 +25,7 @@ import attrs
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
-from ...journal.manifest.pin_record import old_manifest_name
+from ...journal.manifest.pin_record import old_manifest_name, require_pin_record
 from ...storage_backends.base.backups import check_backup_name
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, StoreMismatch
@@ -116,6 +116,7 @@ async def restore_backup(
         raise InvalidArgument("--deep and --partial are for backups of an earlier version: leave them out")
     prepare: Prepare | None = None
     if source is not None:
+        await require_pin_record(source, options.backup)  # before anything is made in the folder
         prepare = partial(copy_for_restore, source, options.backup, progress=progress)
     return await recover_store(folder, config, files, world, options.backup, prepare)
 

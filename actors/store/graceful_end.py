@@ -112,6 +112,8 @@ class GracefulEnd:
             return None if reason is None else LeftInLog(index, None, None, reason)
 
         segments, size = owner.unflushed()
-        if reason is None and (segments or size):
+        if reason is None:
             reason = "it was accepted during the end"
-        return None if reason is None else LeftInLog(index, segments, size, reason)
+        else:  # Created segments and rows have no bytes, and wait to be published.
+            segments = max(segments, owner.state.unpublished_segments)
+        return LeftInLog(index, segments, size, reason) if segments or size else None

@@ -124,8 +124,9 @@ async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFo
                     f"{location.shown(folder)} has a store already, which made {claim.name}. If its logs "
                     f"(wal/) were lost, put wal/ back, recover what long-term storage has as of its last "
                     f"full flush (`tierlog recover --from-lts`, `tierlog serve --recover-from-lts`, or "
-                    f"open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`); another "
-                    f"store needs its own folder or S3 prefix"
+                    f"open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`). If a "
+                    f"`tierlog restore --from` was interrupted, run it again. Another store needs its own "
+                    f"folder or S3 prefix"
                 )
     except Unavailable:
         if location.chunks:
@@ -256,9 +257,11 @@ def restart_policy(config: StoreConfig) -> RestartPolicy:
     )
 
 
-def runtime_options(config: StoreConfig, *, adopt: bool, flush_budget: float = 0.0) -> RuntimeOptions:
+def runtime_options(
+    config: StoreConfig, *, adopt: bool, is_built: bool = False, flush_budget: float = 0.0
+) -> RuntimeOptions:
     return RuntimeOptions(
-        container=container_options(config, adopt=adopt),
+        container=attrs.evolve(container_options(config, adopt=adopt), is_built=is_built),
         storage=storage_options(config),
         restart=restart_policy(config),
         unavailable_wait=config.timeouts.unavailable,
@@ -308,12 +311,13 @@ async def open_store(
     ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
 
     ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner. It
-    then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. With
-    ``recover_from_lts`` a store whose ``wal/`` is missing is recovered from its long-term storage alone, as
-    of its last full flush, and so is a container whose log alone is missing: what was acked since is lost,
-    and the log names the flush of each container. A folder with all of its logs is opened as ever, and one
-    without a store is refused. ``span`` is called around every call and every group of the log:
-    ``tierlog.opentelemetry_tracing()``, or a hook of your own. ``world`` and ``files`` are for simulations.
+    then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. A container whose log
+    is lost is refused all the same. With ``recover_from_lts`` a store whose ``wal/`` is missing is recovered
+    from its long-term storage alone, as of its last full flush, and so is a container whose log alone is
+    missing: what was acked since is lost, and the log names the flush of each container. A folder with all
+    of its logs is opened as ever, and one without a store is refused. ``span`` is called around every call
+    and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own. ``world`` and
+    ``files`` are for simulations.
 
     Raises:
         NotOwner: Another process has the folder open, and ``take_over`` is not set.
@@ -575,7 +579,12 @@ class StoreOpener:
             chunk_cache=self._chunk_cache(identity, storage[0]),
             folder=fingerprint,
             make_disk=lambda index: self._disk(identity, owner_id, index, merge),
-            options=runtime_options(self.config, adopt=self.adopt, flush_budget=flush_budget),
+            options=runtime_options(
+                self.config,
+                adopt=self.adopt,
+                is_built=self.moves_to is not None,
+                flush_budget=flush_budget,
+            ),
             world=self.world,
             span=self.span,
             loop_lag=LoopLag(),

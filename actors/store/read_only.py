@@ -38,6 +38,7 @@ from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.local_copies import ForeignCopies
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..container.cold_segments import ColdSegments
+from ..container.listed_chain import list_chain, lost_log
 from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.publish import Publisher
@@ -143,8 +144,10 @@ class ContainerView:
         folder: str,
         make_log: Callable[[], DurableDataLog],
         chunks: ChunkStorage,
+        store: bytes,
     ) -> None:
         self.index = index
+        self._store = store
         self.folder = folder
         self.files = files
         self._make_log = make_log
@@ -161,6 +164,7 @@ class ContainerView:
         return self._seen.files
 
     async def snapshot(self) -> LogSnapshot:
+        """Raises ``StoreMismatch`` if the log is lost (rule R11), and the errors of ``take_snapshot``."""
         async with self._lock:
             return self._snapshot or await self._take()
 
@@ -196,15 +200,25 @@ class ContainerView:
         return await self._take_once(seen)
 
     async def _take_once(self, seen: _LogFingerprint) -> LogSnapshot:
+        snapshot = await self._replay()
+        if snapshot.is_empty:
+            listed = await list_chain(self._chunks, self.index)
+            listed.check_store(self._store)
+            # The first owner may have come meanwhile: it logs each element before it creates it.
+            snapshot = await self._replay()
+            if snapshot.is_empty and listed.newest is not None:
+                raise lost_log(listed, self.index)
+        self._snapshot, self._seen = snapshot, seen
+        return snapshot
+
+    async def _replay(self) -> LogSnapshot:
         log = self._make_log()
         try:
-            snapshot = await take_snapshot(self.index, log, self._chunks, self._runs)
+            return await take_snapshot(self.index, log, self._chunks, self._runs)
         finally:
             with anyio.CancelScope(shield=True):
                 # Without a footer: a reader writes nothing.
                 await log.close(clean=False)
-        self._snapshot, self._seen = snapshot, seen
-        return snapshot
 
 
 class StoreView(SegmentView[ContainerView]):
@@ -323,5 +337,10 @@ def _container_view(
 ) -> ContainerView:
     logs = log_folder(folder.wal, index)
     return ContainerView(
-        index, files, logs, lambda: LocalLog(files, logs, identity.container_log_id(index)), chunks
+        index,
+        files,
+        logs,
+        lambda: LocalLog(files, logs, identity.container_log_id(index)),
+        chunks,
+        identity.store_id,
     )

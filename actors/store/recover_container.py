@@ -14,7 +14,7 @@ element more; the next recovery goes on from each. Until then an opening refuses
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import anyio
@@ -93,8 +93,8 @@ async def recover_container(
         announced(files, world, folder, "", take_over=False),
     ):
         # An opening may have been under way until now.
-        log = _log_of(folder, config, files, identity, container)
-        if only_empty and not await log.holds_nothing():
+        is_empty = await _holds_nothing(_log_of(folder, config, files, identity, container))
+        if only_empty and not is_empty:
             raise InvalidArgument(f"the log of container {container} is not lost: open the store")
         location = await resolve_location(files, folder, config, world)
         chunks = make_chunk_storage(location, files, folder, world, create=False)
@@ -111,7 +111,8 @@ async def recover_container(
                 await claim_chain(chunks, container, claim)
         finally:
             await chunks.close()
-    return RecoveredStore(identity.store_id.hex(), (described,), kept=kept if was_there else "")
+    holds_lost_log = was_there and not is_empty
+    return RecoveredStore(identity.store_id.hex(), (described,), kept=kept if holds_lost_log else "")
 
 
 @asynccontextmanager
@@ -144,15 +145,21 @@ async def recover_if_lost(folder: StoreFolder, config: StoreConfig, files: Files
         _report(await recover_container(folder, config, files, world, container, only_empty=True))
 
 
+async def _holds_nothing(log: LocalLog) -> bool:
+    try:
+        return await log.holds_nothing()
+    except (DataCorruption, StoreMismatch):
+        return False  # It holds something; its opening says what is wrong.
+
+
 async def _find_lost(
     folder: StoreFolder, config: StoreConfig, files: Files, world: World, identity: StoreIdentity
 ) -> list[int]:
     """The containers whose log holds nothing although their chain has elements."""
     empty = list[int]()
     for container in range(identity.containers):
-        with suppress(DataCorruption, StoreMismatch):  # It holds something; its opening says what is wrong.
-            if await _log_of(folder, config, files, identity, container).holds_nothing():
-                empty.append(container)
+        if await _holds_nothing(_log_of(folder, config, files, identity, container)):
+            empty.append(container)
     if not empty:
         return []
 

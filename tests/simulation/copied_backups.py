@@ -98,6 +98,7 @@ class CopiedBackupsRun(PinnedRun):
         flushed = dict(folder.acked), dict(folder.starts)
         await self._end(folder)
         await trio.sleep(1.0)
+        recovered = folder
         for _ in range(self._random.randint(1, 2)):
             self._restored += 1
             recovered = await self._recovered(folder, f"R{self._restored}")

@@ -246,13 +246,12 @@ class CopiesRun:
     async def _lose_the_log(self, original: Folder) -> list[Folder]:
         await self._flush(original)
         await self._end(original)
-        empty = Folder("B", MemoryLogService(), HERE)
-        await self._expect_refusals(empty)
-        await self._open(empty, adopt=True)
-        empty.check_versions(original)
-        await self._create(empty)
-        await self._work(empty, self._random.randint(1, 12))
-        return [original, empty]
+        empty, elements = Folder("B", MemoryLogService(), HERE), self._elements()
+        for adopt in (False, True, False):
+            await self._expect_refusals(empty, adopt=adopt)
+        if self._elements() != elements:
+            raise Broken("it does not hold that a refusal changes nothing")
+        return [original]
 
     async def _restore_an_old_backup(self, original: Folder) -> list[Folder]:
         await self._flush(original)
@@ -563,11 +562,11 @@ class CopiesRun:
         except (TierlogError, ProcessDied) as error:
             raise Broken(f"it does not hold that folder {folder.name} can be opened\n{error!r}") from error
 
-    async def _expect_refusals(self, folder: Folder) -> None:
+    async def _expect_refusals(self, folder: Folder, *, adopt: bool = False) -> None:
         """Each attempt raises the log's epoch, and is refused all the same."""
         for _ in range(self._random.randint(1, 3)):
             try:
-                await self.site.start(self._tasks, folder.served())
+                await self.site.start(self._tasks, folder.served(adopt=adopt))
             except StoreMismatch:
                 continue
             raise Broken(f"it does not hold that folder {folder.name}, which is not the newest, is refused")

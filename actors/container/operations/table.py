@@ -84,7 +84,9 @@ def _decide(state: ContainerState, request: UpdateTableRequest) -> Decision:
         return None, first_answer(request, known)
 
     if segment.sealed and request.rows:
-        raise SegmentSealed(f"table {segment.name!r} is sealed: it can be read", segment=segment.name)
+        raise SegmentSealed(
+            f"table {segment.name!r} is sealed: it can be read and deleted", segment=segment.name
+        )
 
     if request.expected and not _is_as_expected(state, segment, request):
         return None, LOOK_UP
@@ -117,12 +119,20 @@ def _is_as_expected(state: ContainerState, segment: SegmentState, request: Updat
     return True
 
 
+def _shown_key(key: bytes) -> str:
+    """As text, or in hex if it is none."""
+    try:
+        return repr(key.decode()[:100])
+    except UnicodeDecodeError:
+        return f"{key[:100].hex()} (hex)"
+
+
 def _conflict(table: str, key: bytes, expected: int, present: int) -> TableConflict:
     def shown(version: int) -> str:
         return f"version {version}" if version else "no row"
 
     return TableConflict(
-        f"key {key[:100]!r} of table {table!r} has {shown(present)}, and the update expects "
+        f"key {_shown_key(key)} of table {table!r} has {shown(present)}, and the update expects "
         f"{shown(expected)}: read it and decide again",
         segment=table,
         key_hex=key.hex(),

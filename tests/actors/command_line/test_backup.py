@@ -107,7 +107,10 @@ def test_a_restore_beside_one_that_has_moved_the_logs_away_waits(run: Run, folde
         async with logs_moved_away(there, files, system_world()):
             async with only_restore(there, files, StoreConfig()):
                 done = await anyio.to_thread.run_sync(lambda: run("restore", "first", "--replace", "--yes"))
-                assert (done.code, f"process {os.getpid()} is restoring" in done.err) == (1, True)
+                assert (done.code, f"process {os.getpid()} is restoring or recovering" in done.err) == (
+                    1,
+                    True,
+                )
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
@@ -241,6 +244,7 @@ def test_p8_another_backup_of_a_name_that_a_place_has_is_refused_before_it_is_ma
         ("other/inner", "is in the folder of a store"),
         ("documents", "has other files, such as report"),
         ("report", "no folder can be made at"),
+        ("/proc/nowhere", "no folder can be made at /proc/nowhere"),
         ("copies-of-other", "there are backups or data of store"),
         ("ftp://host/path", "backups are not copied to ftp://"),
         ("S3://bucket/path", "backups are not copied to S3://"),
@@ -373,6 +377,37 @@ def test_options_of_earlier_versions_backups_are_refused_for_others(
     shutil.rmtree(folder / "wal")
     done = run("restore", "first", flag)
     assert (done.code, "leave them out" in done.err) == (1, True)
+
+
+def test_a_restore_from_a_copy_that_is_refused_leaves_nothing_behind(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    """Neither without the backup, nor in a folder of something else, which no store may be opened in."""
+    make_store(folder)
+    place, new, documents = str(tmp_path / "place"), tmp_path / "new", tmp_path / "documents"
+    assert run("backup", "first", "--copy-to", place).code == 0
+    refused = run("restore", "TYPO", "--from", place, "--data", str(new))
+    assert (refused.code, "there is no backup 'TYPO'" in refused.err) == (1, True)
+    assert not new.exists()
+
+    documents.mkdir()
+    (documents / "report").touch()
+    refused = run("restore", "first", "--from", place, "--data", str(documents))
+    assert (refused.code, "holds other files, such as 'report'" in refused.err) == (1, True)
+    assert [path.name for path in documents.iterdir()] == ["report"]
+
+
+def test_an_opening_where_a_restore_was_killed_says_to_run_it_again(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    make_store(folder)
+    assert run("backup", "first", "--copy-to", str(tmp_path / "place")).code == 0
+    other = tmp_path / "other"
+    shutil.copytree(tmp_path / "place", other / "lts")
+    refused = run("segment", "create", "s", "--data", str(other))
+    assert "If a `tierlog restore --from` was interrupted, run it again" in refused.err
+    done = run("restore", "first", "--from", str(tmp_path / "place"), "--data", str(other))
+    assert (done.code, done.err) == (0, "")
 
 
 def test_a_restore_without_a_backup_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:

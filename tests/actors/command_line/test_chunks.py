@@ -40,6 +40,9 @@ def store(folder: Path) -> Path:
         chunks = FileSystemChunkStorage(LocalFiles(), str(folder / "lts"), system_world())
         await chunks.open()
         await write_legacy(chunks, "app/old", b"0123", b"45")
+        async with tierlog.open_store(folder, containers=1):
+            pass
+        shutil.copytree(folder / "wal" / "0000", folder.with_name("old"))
         async with tierlog.open_store(folder, containers=1) as store:
             store._rolling_sizes = RollingSizes(10)  # smaller than a configuration may say
             await store.create_segment(NAME)
@@ -203,13 +206,14 @@ def test_truncated_bytes_do_not_count_as_unflushed(run: Run) -> None:
 
 @pytest.fixture
 def adopted(store: Path) -> Path:
-    """The store lost the log of its container and was adopted without it."""
+    """The store has a log from before its first segment, and was adopted with it."""
 
     async def adopt() -> None:
         async with tierlog.open_store(store, containers=1, adopt=True) as opened:
             await opened.create_segment("app/other")
 
     shutil.rmtree(store / "wal" / "0000")
+    store.with_name("old").rename(store / "wal" / "0000")
     anyio.run(adopt)
     return store
 
@@ -227,7 +231,7 @@ def test_g4_what_confirming_lets_go_is_shown_and_nothing_is_confirmed_unasked(
 
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     refused = run("gc", "sweep", "--confirm")
-    assert "it is a copy or an old backup" in refused.out
+    assert "container 0 waits for a confirmation: the folder was adopted" in refused.out
     assert f"Let the store delete {len(kept)} unreferenced objects, " in refused.err
     assert refused.code == 1
     assert refused.err.endswith("error: nothing was confirmed\n")

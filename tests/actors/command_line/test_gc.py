@@ -11,9 +11,6 @@ import pytest
 
 import tierlog
 from support.command_line import Run
-from tierlog.actors.gc.tasks import GcReport
-from tierlog.actors.maintenance.garbage import reports_of
-from tierlog.actors.store.read_only import open_reader
 
 NAME = "app/events"
 
@@ -70,18 +67,14 @@ def test_orders_need_a_running_service(run: Run, order: str) -> None:
     assert "127.0.0.1:9" in refused.err
 
 
-@pytest.mark.parametrize("command", ["ls", "failed"])
-def test_a_container_that_is_not_there_is_refused(
-    run: Run, deleted: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def reports(data: Path, url: str | None, limit: int) -> list[GcReport]:
-        async with open_reader(deleted) as view:
-            return await reports_of(view, limit)
-
-    monkeypatch.setattr("tierlog.actors.cli.gc._reports", reports)  # `failed` has no folder
+@pytest.mark.parametrize("command", ["ls", "status"])
+@pytest.mark.usefixtures("deleted")
+def test_a_container_that_is_not_there_is_refused(run: Run, command: str) -> None:
     refused = run("gc", command, "--container", "99")
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == "error: there is no container 99: the store has 2\n"
+    [shown] = json.loads(run("gc", "status", "--container", "1", "--json").out)
+    assert shown["container"] == 1
 
 
 @pytest.mark.parametrize(
@@ -103,6 +96,9 @@ def test_an_order_shows_what_it_did(
     run: Run, monkeypatch: pytest.MonkeyPatch, order: str, heads: str
 ) -> None:
     async def answer(url: str, method: str, path: str, *_: object, **__: object) -> dict[str, object]:
+        if path == "/v1/containers":
+            return {"containers": [{"container": 0}]}
+
         return {"queue": "GC_queue_0", "names": 3, "paused": order == "pause"}
 
     monkeypatch.setattr("tierlog.actors.cli.gc.ask_service", answer)

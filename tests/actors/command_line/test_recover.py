@@ -55,6 +55,13 @@ def test_a_store_is_recovered(run: Run, lost: Path) -> None:
     again = run("recover", "--from-lts", "--data", str(lost))
     assert again.code == 1
     assert "already has the logs of a store" in again.err
+    assert "`tierlog recover --from-lts --container N`" in again.err
+
+
+def test_a_file_in_the_place_of_the_logs_is_named_as_such(run: Run, lost: Path) -> None:
+    (lost / "wal").touch()
+    refused = run("recover", "--from-lts", "--data", str(lost))
+    assert (refused.code, "wal is a file, in the place of the logs" in refused.err) == (1, True)
 
 
 def test_an_empty_folder_of_logs_is_no_store_and_no_log(run: Run, lost: Path) -> None:
@@ -122,7 +129,9 @@ def test_a_damaged_log_is_given_up_only_if_the_operator_says_so(
     assert "The log of container 0 is damaged: " in refused.err
     assert "nothing was confirmed" in refused.err
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert "not confirmed: add --yes" in run(*command).err
+    unasked = run(*command).err
+    assert unasked.startswith("error: the log of container 0 is damaged: ")
+    assert unasked.endswith("; not confirmed: add --yes\n")
     assert [path.name for path in (damaged / "wal").iterdir() if "before" in path.name] == []
 
     if answer == "--yes":
@@ -154,3 +163,11 @@ def test_options_of_one_container_are_checked(run: Run, damaged: Path) -> None:
     other = run("recover", "--from-lts", "--container", "1", "--data", str(damaged))
     assert other.code == 1
     assert "there is no container 1" in other.err
+
+
+def test_an_empty_folder_of_a_log_is_no_lost_log_that_is_kept(run: Run, made: Path) -> None:
+    shutil.rmtree(made / "wal/0000")
+    (made / "wal/0000").mkdir()
+    done = run("recover", "--from-lts", "--container", "0", "--data", str(made))
+    assert (done.code, "the lost log is kept" in done.out) == (0, False)
+    assert run("segment", "read", "app/events", "--data", str(made)).out == "0123456789"

@@ -94,7 +94,10 @@ def test_flags_take_no_value_in_the_help(run: Run) -> None:
         (("segment", "read", "no/such"), "segment ls"),
         (("segment", "append", "no/such", "--data-text", "x"), "segment create"),
         (("segment", "append", "../up", "--data-text", "x"), "bad segment name"),
-        (("segment", "append", NAME, "--file", "no-such-file"), "no-such-file: No such file"),
+        (
+            ("segment", "append", NAME, "--file", "no-such-file"),
+            "there is no file no-such-file: name the one",
+        ),
         (("segment", "append", NAME, "--data-text", "x", "--expected-offset", "5"), "expected offset is 5"),
         (
             ("segment", "create", NAME),

@@ -99,6 +99,7 @@ def test_v4_the_status_of_a_service_of_an_earlier_version_is_shown(run: Run) -> 
     assert (shown.code, shown.err) == (0, "")
     row = next(line for line in shown.out.splitlines() if line.startswith("host-0"))
     assert "unknown" in row.split()
+    assert all(line == line.rstrip() for line in shown.out.splitlines())
 
 
 def test_a_wide_terminal_shows_every_column_on_one_line_each() -> None:

@@ -54,7 +54,9 @@ def test_a_tables_life(table: Table, tmp_path: Path) -> None:
     assert json.loads(table("get", "bob", "--json").out) == in_base64(b"bob", b"\x00\xff\n", bob)
     conflict = table("put", "ada", "--data-text", "x", "--expected-version", str(bob))
     assert (conflict.code, is_one_line(conflict.err)) == (1, True)
-    assert f"has version {ada}, and the update expects version {bob}" in conflict.err
+    assert (
+        f"key 'ada' of table '{NAME}' has version {ada}, and the update expects version {bob}" in conflict.err
+    )
 
     removed = int(table("remove", "ada", "--expected-version", str(ada)).out)
     missing = table("get", "ada")
@@ -197,3 +199,13 @@ def test_commands_for_chunks_and_bytes_refuse_a_table(run: Run) -> None:
     shown = run("segment", "info", NAME).out
     assert "length" not in shown
     assert "is table" in shown
+
+
+@pytest.mark.usefixtures("stored")
+def test_what_a_sealed_table_can_do_is_said_once(run: Run) -> None:
+    run("segment", "seal", NAME)
+    refused = run("table", "put", NAME, "k", "--data-text", "v")
+    assert (refused.code, refused.err) == (
+        1,
+        f"error: table '{NAME}' is sealed: it can be read and deleted\n",
+    )

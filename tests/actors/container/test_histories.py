@@ -72,16 +72,6 @@ async def test_j6_an_adopted_log_uses_no_version_of_the_lost_history_again() -> 
         assert [row.value for row in (await table.changes(page.version)).rows] == [b"newer"]
 
 
-async def test_j6_a_log_that_was_lost_uses_no_version_again() -> None:
-    world = ContainerWorld()
-    lost = await parted(world)
-    world.logs = type(world.logs)()
-    async with world.owner(ADOPTING) as owner:
-        await owner.store.create_table(NAME)
-        assert (await owner.store.table(NAME).put(b"k", b"new") or 0) > lost
-        await assert_parted(owner.store.table(NAME), lost)
-
-
 async def test_j6_a_moved_folder_may_be_an_old_copy() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:

@@ -45,7 +45,9 @@ def beside(world: ContainerWorld) -> ContainerWorld:
 @pytest.mark.parametrize(("first", "second"), [(TARGET, SOURCE), (SOURCE, TARGET)])
 async def test_a_file_belongs_to_one_segment_of_all_containers(first: str, second: str) -> None:
     world = await joined(ContainerWorld())
-    eager = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=0.0), adopt=True)
+    collector = attrs.evolve(OPTIONS.collector, delay=0.0)
+    # The other one's log is new, and the chain is not.
+    eager = attrs.evolve(OPTIONS, collector=collector, adopt=True, is_built=True)
     async with world.owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as one:
         length = await import_segment(one.container, first)
         async with beside(world).owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as other:

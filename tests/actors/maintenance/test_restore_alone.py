@@ -165,7 +165,10 @@ async def check_two_restores(template: SimulatedDisk, step: int) -> None:
         assert isinstance(errors[0], Unavailable | InvalidArgument)
         refusals[str(errors[0]).partition(":")[0]] += 1
         await check(disk)
-    messages = (f"is restoring a store into {FOLDER}", f"{FOLDER} already has the logs of a store")
+    messages = (
+        f"is restoring or recovering the store in {FOLDER}",
+        f"{FOLDER} already has the logs of a store",
+    )
     assert {next(end for end in messages if each.endswith(end)) for each in refusals} == set(messages)
 
 

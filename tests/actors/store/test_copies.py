@@ -505,16 +505,17 @@ async def test_a_moved_folder_that_claims_late_deletes_nothing_either() -> None:
         assert world.chunk_names > chunks
 
 
-async def test_a_container_whose_log_is_lost_keeps_every_chunk_until_it_is_confirmed() -> None:
-    """G4: adopting an empty log must not delete the store's chunks."""
+async def test_a_container_with_a_log_from_before_its_chunks_keeps_each_until_it_is_confirmed() -> None:
+    """G4: adopting it must not delete the store's chunks."""
     world = ContainerWorld()
     async with world.owner() as owner:
+        old = cloned(world.logs)
         await make(owner.store, "s", DATA, flushed=True)
     chunks = world.chunk_names
     runs = {name for name in world.memory.chunks if name.startswith(runs_prefix(0))}
     assert runs
 
-    world.logs = MemoryLogService()
+    world.logs = old
     assert isinstance(await refusal_of(world), StoreMismatch)
     async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
         assert reason_of(owner) is Reason.ADOPTED

@@ -108,6 +108,24 @@ async def test_f9_what_is_left_when_the_budget_ends_is_listed(tmp_path: Path) ->
             assert await store.read(f"app/{number}", 0, 2000) == b"x" * 1000
 
 
+async def test_f9_what_has_no_bytes_is_left_too_and_nothing_by_an_idle_store(tmp_path: Path) -> None:
+    storage = storage_in(tmp_path)
+    for number in range(4):
+        storage.script = None
+        async with open_store(tmp_path / "data", containers=1, config=graceful(), storage=storage) as store:
+            if number == 0:
+                await store.create_table("table")
+            await store.flush()
+            storage.script = every(Fault(FaultKind.BEFORE))
+            if number == 1:
+                await store.table("table").put(b"key", b"value")
+            elif number == 2:
+                await store.create_segment("created")
+        assert store.end_report is not None
+        left = [(each.segments, each.bytes) for each in store.end_report.left]
+        assert left == ([(1, 0)] if number in (1, 2) else []), number
+
+
 async def test_f9_an_end_does_not_wait_for_storage_that_is_down(tmp_path: Path) -> None:
     """The breaker refuses changes: the budget, of a minute, is not used."""
     storage = storage_in(tmp_path)

@@ -93,13 +93,15 @@ async def test_r11_a_broken_chain_is_refused(tmp_path: Path) -> None:
 
 
 async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
-    """The advice is not to adopt that."""
+    """Neither if somebody says that the folder lives."""
     await make(tmp_path)
     (tmp_path / "wal/0001").rename(tmp_path / "kept")
-    for _ in range(2):
+    before = fingerprint(tmp_path / "lts/_system/containers/0001")
+    for adopt in (False, True, True, False):
         with pytest.raises(StoreMismatch, match=r"container 1: its log is lost.*--from-lts --container 1"):
-            async with open_store(tmp_path, config=QUIET):
+            async with open_store(tmp_path, config=QUIET, adopt=adopt):
                 pass
+    assert fingerprint(tmp_path / "lts/_system/containers/0001") == before
     shutil.rmtree(tmp_path / "wal/0001")
     (tmp_path / "kept").rename(tmp_path / "wal/0001")
     async with open_store(tmp_path, config=QUIET) as store:
@@ -110,12 +112,12 @@ async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(tmp_
 async def test_r11_one_container_is_recovered_if_that_is_chosen(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, refusals: int
 ) -> None:
-    """Also if openings without the choice have made an empty log."""
+    """Also if openings without the choice have made an empty log, with an epoch above the lost one's."""
     await make(tmp_path)
     shutil.rmtree(tmp_path / "wal/0001")
-    for _ in range(refusals):
+    for number in range(refusals):
         with pytest.raises(StoreMismatch, match="its log is lost"):
-            async with open_store(tmp_path, config=QUIET):
+            async with open_store(tmp_path, config=QUIET, adopt=number == 1):
                 pass
     caplog.set_level(logging.WARNING, "tierlog.node")
     caplog.clear()

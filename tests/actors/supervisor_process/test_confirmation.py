@@ -22,9 +22,13 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 @pytest.fixture
 def adopted(folder: Path) -> Path:
-    """Container 0 lost its log and was adopted without it."""
+    """Container 0 has a log from before its first segment, and was adopted with it."""
+    old = folder.with_name("old")
 
     async def write() -> None:
+        async with tierlog.open_store(folder, containers=2):
+            pass
+        shutil.copytree(folder / "wal" / "0000", old)
         async with tierlog.open_store(folder, containers=2) as store:
             for index in range(2):
                 await store.create_segment(name_in(index, 2))
@@ -37,6 +41,7 @@ def adopted(folder: Path) -> Path:
 
     anyio.run(write)
     shutil.rmtree(folder / "wal" / "0000")
+    old.rename(folder / "wal" / "0000")
     anyio.run(adopt)
     return folder
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 
+import tierlog
 from support.command_line import Run
 from support.live_service import SyncOwnService, name_in, wait_until
 
@@ -47,3 +49,32 @@ def test_the_queues_of_a_service_are_shown_paused_and_resumed(run: Run, folder: 
         assert json.loads(run("gc", "failed", url, "--json").out) == []
         run("gc", "resume", url)
         wait_until(lambda: not chunks[1].exists(), "so is that of container 1")
+
+
+def test_a_container_that_is_not_served_hides_none_of_the_others(run: Run, folder: Path) -> None:
+    """Each is answered for, and the exit code tells that not all are."""
+
+    async def make() -> None:
+        async with tierlog.open_store(folder, containers=3):
+            pass
+
+    anyio.run(make)
+    [log] = (folder / "wal").glob("*1/*.wal")
+    log.write_bytes(b"")
+    with SyncOwnService(folder) as service:
+        wait_until(lambda: set(service.assignments()) == {0, 2}, "the others are served")
+        url = f"--url={service.url}"
+        for command in ("status", "pause", "ls", "failed", "resume"):
+            done = run("gc", command, url)
+            [error] = done.err.splitlines()
+            assert (done.code, error.startswith("error: container 1")) == (1, True)
+            assert error.count("container 1") == 1
+            if command not in ("ls", "failed"):
+                assert ["GC_queue_0" in done.out, "GC_queue_2" in done.out] == [True, True]
+        paused = run("gc", "pause", url, "--json")
+        assert [each["queue"] for each in json.loads(paused.out)] == ["GC_queue_0", "GC_queue_2"]
+        [only] = json.loads(run("gc", "status", "--container=2", url, "--json").out)
+        assert (only["container"], only["paused"]) == (2, True)
+        alone = run("gc", "status", "--container=1", url)
+        assert (alone.code, alone.out) == (1, "")
+        assert "there is no container 3" in run("gc", "pause", "--container=3", url).err
