@@ -342,10 +342,8 @@ async def open_store(
         bucket.refuse_arguments(storage, recover_from_lts=recover_from_lts)
         opener = bucket.BucketOpener(location, config, adopt, span, world, files)
     else:
-        folder = check_path(path)
-        check_chunk_cache(folder, config.chunk_cache.path)
         opener = StoreOpener(
-            folder=folder,
+            folder=_checked_folder(path, config),
             config=config,
             storage=storage,
             adopt=adopt,
@@ -357,6 +355,12 @@ async def open_store(
         )
     async with opener.store(containers) as store:
         yield store
+
+
+def _checked_folder(path: object, config: StoreConfig) -> StoreFolder:
+    folder = check_path(path)
+    check_chunk_cache(folder, config.chunk_cache.path)
+    return folder
 
 
 def _check_arguments(
