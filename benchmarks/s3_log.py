@@ -1,5 +1,5 @@
-"""The benchmark of the log in a bucket: its groups against bare conditional puts of the same bytes, one at a
-time, with the same server as in ``s3``."""
+"""The benchmarks of the log in a bucket, alone and in an embedded store: its groups against bare conditional
+puts of the same bytes, one at a time, with the same server as in ``s3``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
+import anyio
+
 from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads
 from benchmarks.s3 import BUCKET, Bare, missing, server
+from tierlog import SegmentStore, StoreConfig, open_store
+from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 
 GROUP_BYTES = 64 << 10
+APPEND_BYTES, IN_FLIGHT = 1 << 10, 256
+LATENCY = 0.02
+"""Seconds, as of a bucket in the same region."""
 
 
 async def _rate(count: int, one: Callable[[int], Awaitable[object]]) -> float:
@@ -63,6 +70,53 @@ async def s3_log_append(setting: Setting) -> Sequence[Pair]:
                 await objects.close()
 
 
+async def s3_store_append(setting: Setting) -> Sequence[Pair]:
+    count, payload = setting.size(4_000, 1_000), bytes(APPEND_BYTES)
+    with server(str(LATENCY)) as url:
+        config = StoreConfig(
+            s3=S3Config(endpoint=url),
+            s3_log=S3LogConfig(pace=0.0),
+            chunk_cache=ChunkCacheConfig(path=f"{setting.folder}/cache"),
+            # The log alone is measured.
+            writer=WriterConfig(flush_bytes=1 << 30, flush_age=3600.0),
+        )
+        async with (
+            open_store(f"s3://{BUCKET}/store", containers=1, config=config) as store,
+            Bare(url).running() as bare,
+        ):
+            await store.create_segment("s")
+            rounds, in_group = itertools.count(), float(IN_FLIGHT)
+
+            async def value() -> float:
+                nonlocal in_group
+                groups, numbers = _groups(store), iter(range(count))
+
+                async def append_some() -> None:
+                    for _ in numbers:
+                        await store.append("s", payload)
+
+                begin = time.perf_counter()
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(IN_FLIGHT):
+                        tasks.start_soon(append_some)
+                figure = count / (time.perf_counter() - begin)
+                in_group = count / (_groups(store) - groups)
+                return figure
+
+            async def put_all() -> float:
+                prefix, body = f"bare/{next(rounds)}/", bytes(int(in_group * APPEND_BYTES))
+                puts = max(8, round(count / in_group))
+                return in_group * await _rate(puts, lambda number: bare.put(f"{prefix}{number}", body))
+
+            return await alternate(setting, value, lambda: bare.run(put_all))
+
+
+def _groups(store: SegmentStore) -> int:
+    current = store.statistics().containers[0].current
+    assert current is not None
+    return current.log.appended_groups
+
+
 BENCHMARKS = (
     Benchmark(
         "s3_log_append",
@@ -73,6 +127,17 @@ BENCHMARKS = (
         "groups/s",
         0.8,
         s3_log_append,
+        missing=missing,
+    ),
+    Benchmark(
+        "s3_store_append",
+        "appends to a store in a bucket",
+        f"Appends of 1 KiB, {IN_FLIGHT} in flight, to an embedded store in a bucket, without a pace, against "
+        f"bare conditional puts, one at a time, times the appends that the store had in a group. The server "
+        f"is as above, and waits {LATENCY * 1000:g} ms before each answer.",
+        "appends/s",
+        0.8,
+        s3_store_append,
         missing=missing,
     ),
 )

@@ -10,8 +10,8 @@ of the contract against your implementation::
         def make(self, folder):
             return MyChunkStorage(folder)
 
-``ChunkStorageConformance``, ``DurableDataLogConformance``, ``MetadataStoreConformance`` and
-``RegisterConformance`` each say in their docstring what to provide. ``FaultyChunkStorage`` wraps a chunk
+``ChunkStorageConformance``, ``CoordinationConformance``, ``DurableDataLogConformance`` and
+``MetadataStoreConformance`` each say in their docstring what to provide. ``FaultyChunkStorage`` wraps a chunk
 storage and fails on demand.
 """
 
@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .chunk_conformance import ChunkStorageConformance
+    from .coordination_conformance import CoordinationConformance
     from .faulty_chunk_storage import FaultyChunkStorage
     from .log_conformance import DurableDataLogConformance
     from .metadata_store_conformance import MetadataStoreConformance
-    from .register_conformance import RegisterConformance
 
 _HOMES = {
     "ChunkStorageConformance": "chunk_conformance",
+    "CoordinationConformance": "coordination_conformance",
     "DurableDataLogConformance": "log_conformance",
     "FaultyChunkStorage": "faulty_chunk_storage",
     "MetadataStoreConformance": "metadata_store_conformance",
-    "RegisterConformance": "register_conformance",
 }
 
 __all__ = [
     "ChunkStorageConformance",
+    "CoordinationConformance",
     "DurableDataLogConformance",
     "FaultyChunkStorage",
     "MetadataStoreConformance",
-    "RegisterConformance",
 ]
 
 

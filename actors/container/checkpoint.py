@@ -59,7 +59,6 @@ _PART_RECORDS = 256
 _PART_BYTES = 1 << 20
 _ENDS_BYTES = 512
 """What a group adds to its records, and what begin and end take together, at most."""
-_FILES_MAX = 8
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
@@ -78,6 +77,8 @@ class CheckpointOptions(Value):
     """Log bytes without unflushed data above which a segment that keeps them is re-logged."""
     small_file_bytes: int = 4 << 20
     """Log files are small that hold less than this on average: less than one that rolls."""
+    files_max: int = 8
+    """A checkpoint is due when the log has so many more small files than the last one left."""
     idle_segments: int = 1024
     """Segments in memory whose images the runs have, up to which none of them is unloaded."""
 
@@ -138,7 +139,7 @@ class Checkpointer:
         container from opening (rule W6)."""
         log = self._log.statistics()
         small = log.retained_bytes // self._options.small_file_bytes
-        if log.files <= self._files_left + _FILES_MAX + small:
+        if log.files <= self._files_left + self._options.files_max + small:
             return False
 
         size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)

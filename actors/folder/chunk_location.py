@@ -90,10 +90,10 @@ def make_chunk_storage(
     if not location.chunks:
         return FileSystemChunkStorage(files, folder.chunks, world, create=create, reserve_bytes=reserve_bytes)
 
-    _require_s3(location)
+    require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkStorage
 
-    return S3ChunkStorage(parse_location(location.chunks), _s3_options(location), world)
+    return S3ChunkStorage(parse_location(location.chunks), s3_options(location), world)
 
 
 def make_chunk_reader(
@@ -103,10 +103,10 @@ def make_chunk_reader(
     if not location.chunks:
         return FileSystemChunkReader(files, folder.chunks, world)
 
-    _require_s3(location)
+    require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkReader
 
-    return S3ChunkReader(parse_location(location.chunks), _s3_options(location), world)
+    return S3ChunkReader(parse_location(location.chunks), s3_options(location), world)
 
 
 async def create_chunk_folder(
@@ -126,17 +126,17 @@ async def check_location(location: ChunkLocation, files: Files, folder: StoreFol
         await storage.close()
 
 
-def _s3_options(location: ChunkLocation) -> S3Options:
+def s3_options(location: ChunkLocation) -> S3Options:
+    """How its service is reached."""
     from ...storage_backends.chunks.s3_requests import S3Options
 
     return S3Options(**attrs.asdict(location.s3))
 
 
-def _require_s3(location: ChunkLocation) -> None:
+def require_s3(location: ChunkLocation) -> None:
+    """Raises ``ConfigError`` if what S3 needs is not installed."""
     if find_spec("aiobotocore") is None:
-        raise ConfigError(
-            f"long-term storage in {location.chunks} needs aiobotocore: pip install 'tierlog[s3]'"
-        )
+        raise ConfigError(f"{location.chunks} needs aiobotocore: pip install 'tierlog[s3]'")
 
 
 # --- the record ---------------------------------------------------------------------------------

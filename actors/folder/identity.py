@@ -10,7 +10,6 @@ Layout: ``magic u32, version u16, store id 16 bytes, log id 16 bytes, containers
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import attrs
 
@@ -21,17 +20,13 @@ from ...storage_backends.base.files import (
     Close,
     FileHandle,
     FolderEntry,
-    Link,
     ListFolder,
     Lock,
     Open,
     Program,
     Read,
-    SyncFolder,
-    Unlink,
+    create_whole,
     remake_name,
-    with_folder,
-    write_file,
 )
 
 FORMAT_VERSION = 1
@@ -115,15 +110,7 @@ def _refuse_orphaned_logs(folder: str) -> Program[None]:
 
 def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Program[StoreIdentity]:
     """Make the folder a store. If two processes try, one wins, and both return the winner's identity."""
-    path, draft = identity_file(folder), f"{folder}/{temporary}"
-    yield from with_folder(folder, lambda: write_file(draft, encode(identity)), with_parent=True)
-    # If another process won, its identity is read below; it may have removed our temporary file.
-    with suppress(FileExistsError, FileNotFoundError):
-        # A rename would replace the identity of another process; a link fails.
-        yield Link(draft, path)
-    with suppress(FileNotFoundError):
-        yield Unlink(draft)
-    yield SyncFolder(folder)
+    yield from create_whole(identity_file(folder), f"{folder}/{temporary}", encode(identity))
     found = yield from read_identity(folder)
     assert found is not None
     return found

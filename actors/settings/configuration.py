@@ -159,7 +159,8 @@ class ChunkCacheConfig(Value):
     path: str = _text(
         "",
         "Its folder, relative to the data folder; empty means `cache` if `chunks` names a bucket, and no "
-        "cache otherwise. With a path, lts/ is cached too, which is useful on a network mount.",
+        "cache otherwise. With a path, lts/ is cached too, which is useful on a network mount. Of a store in "
+        "a bucket: relative to the working folder; empty means `tierlog` in the user's cache folder.",
     )
     bytes: int = _size(10 * GiB, 0, 1 << 50, "Disk space for cached data; 0 turns the cache off.")
 
@@ -264,8 +265,8 @@ class StorageConfig(Value):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class S3Config(Value):
-    """How an S3 service is reached, if `chunks` names a bucket. Credentials come from the usual AWS
-    variables, files or roles."""
+    """How an S3 service is reached, if the store or its `chunks` are in a bucket. Credentials come from the
+    usual AWS variables, files or roles."""
 
     endpoint: str = _url("", "The service's URL, such as https://s3.example.org; empty means AWS.")
     region: str = _text(
@@ -275,6 +276,21 @@ class S3Config(Value):
         False, "The bucket takes puts with a write offset, as directory buckets do, so that chunks can grow."
     )
     connections: int = _count(32, 1, 1_024, "The most connections to the service.")
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class S3LogConfig(Value):
+    """The log of a store that is in a bucket as a whole: a group is one put, and puts cost money."""
+
+    pace: float = _duration(
+        0.05,
+        0.0,
+        60.0,
+        "The shortest time between two puts of a container; appends meanwhile share the next one.",
+    )
+    pace_bytes: int = _size(
+        MiB, KiB, GROUP_BYTES_MAX, "A group that holds this many bytes is put without waiting."
+    )
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -452,6 +468,7 @@ class StoreConfig(Value):
         tuple(mode.value for mode in LayoutMode),
     )
     s3: S3Config = _section(S3Config)
+    s3_log: S3LogConfig = _section(S3LogConfig)
     gc: GcConfig = _section(GcConfig)
     transactions: TransactionsConfig = _section(TransactionsConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)

@@ -1,5 +1,5 @@
-"""Opening a store: the only place that names implementations (files, logs, chunk storage), and that takes
-clock, randomness, ids and process id from the outside world.
+"""Opening a store: with ``bucket.py`` the only place that names implementations (files, logs, chunk storage),
+and that takes clock, randomness, ids and process id from the outside world.
 
 An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
 and withdraws the announcement. What is acked is in the log, so the end of a store flushes only if it has a
@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -59,6 +60,7 @@ from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
+    bucket_of,
     check_chunk_cache,
     check_folder,
     check_path,
@@ -85,6 +87,9 @@ from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
 from .store import RollingSizes, SegmentStore
+
+if TYPE_CHECKING:
+    from .bucket import BucketOpener
 
 _log = get_logger("node")
 
@@ -143,9 +148,7 @@ async def identify(
         await run_program(files, confirm_identity(wal, found, temporary), wal)
     else:
         count = config.containers if containers is None else containers
-        fresh = StoreIdentity(
-            bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, world.time_ms()
-        )
+        fresh = StoreIdentity(world.id_bytes(), world.id_bytes(), count, world.time_ms())
         # Not `fresh`: another process may have been first.
         found = await run_program(files, create_identity(wal, fresh, temporary), wal)
     # A restore may have begun since the folder was first looked at. It takes its logs away if it fails.
@@ -154,13 +157,17 @@ async def identify(
         raise Unavailable(f"{wal} was replaced while it was opened: try again")
 
     # After the identity exists: another process may have created it with another number.
+    check_containers(found, containers, wal, "a folder is created")
+    return found
+
+
+def check_containers(found: StoreIdentity, containers: int | None, place: str, begin: str) -> None:
+    """Raises ``StoreMismatch`` if the caller wants another number."""
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
-            f"{wal} was created with {found.containers} containers, not {containers}: the number is fixed "
-            f"when a folder is created"
+            f"{place} was created with {found.containers} containers, not {containers}: the number is fixed "
+            f"when {begin}"
         )
-
-    return found
 
 
 def log_options(config: StoreConfig) -> LocalLogOptions:
@@ -296,6 +303,9 @@ async def open_store(
     open_store("data", containers=4) as store``. Refuses a folder that another process has open, unless
     ``take_over`` is set: then that process is fenced, and its calls raise ``NotOwner``.
 
+    ``path`` may be ``s3://BUCKET/PREFIX``: then all of the store is in that bucket, and it can be opened from
+    any machine. Nothing locks it: the last opening fences the ones before, with and without ``take_over``.
+
     ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
     the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
     ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
@@ -316,39 +326,59 @@ async def open_store(
         DataCorruption: A file is damaged; the error has its name and the offset.
         StorageFull: There is no room for the log.
         Unavailable: The files or long-term storage do not answer.
+        Unsupported: The bucket's service has no conditional puts.
         InvalidArgument: An argument is out of its range.
     """
-    folder = check_path(path)
+    location = bucket_of(path)
     config = StoreConfig() if config is None else config
+    _check_arguments(config, containers, span, adopt=adopt, take_over=take_over, recover=recover_from_lts)
+    _check_storage(storage, recover_from_lts=recover_from_lts)
+    world, files = world or system_world(), files or LocalFiles()
+    opener: StoreOpener | BucketOpener
+    if location is not None:
+        # Not above: it opens stores as well.
+        from . import bucket
+
+        bucket.refuse_arguments(storage, recover_from_lts=recover_from_lts)
+        opener = bucket.BucketOpener(location, config, adopt, span, world, files)
+    else:
+        opener = StoreOpener(
+            folder=_checked_folder(path, config),
+            config=config,
+            storage=storage,
+            adopt=adopt,
+            take_over=take_over,
+            recover_from_lts=recover_from_lts,
+            span=span,
+            world=world,
+            files=files,
+        )
+    async with opener.store(containers) as store:
+        yield store
+
+
+def _checked_folder(path: object, config: StoreConfig) -> StoreFolder:
+    folder = check_path(path)
+    check_chunk_cache(folder, config.chunk_cache.path)
+    return folder
+
+
+def _check_arguments(
+    config: object, containers: object, span: object, *, adopt: object, take_over: object, recover: object
+) -> None:
     if not isinstance(config, StoreConfig):
         raise InvalidArgument(
             f"config is a tierlog.StoreConfig, not {shown(config)}: load a file with tierlog.load_config"
         )
-    for name, flag in (("adopt", adopt), ("take_over", take_over), ("recover_from_lts", recover_from_lts)):
+    for name, flag in (("adopt", adopt), ("take_over", take_over), ("recover_from_lts", recover)):
         if not isinstance(flag, bool):
             raise InvalidArgument(f"{name} is True or False, not {shown(flag)}")
-    _check_storage(storage, recover_from_lts=recover_from_lts)
     if span is not None and not callable(span):
         raise InvalidArgument(
             f"span is a tierlog.SpanHook, such as tierlog.opentelemetry_tracing(), not {shown(span)}"
         )
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
         raise InvalidArgument(f"containers must be an int from 1 to 1024, not {containers!r}")
-
-    check_chunk_cache(folder, config.chunk_cache.path)
-    opener = StoreOpener(
-        folder=folder,
-        config=config,
-        storage=storage,
-        adopt=adopt,
-        take_over=take_over,
-        recover_from_lts=recover_from_lts,
-        span=span,
-        world=world or system_world(),
-        files=files or LocalFiles(),
-    )
-    async with opener.store(containers) as store:
-        yield store
 
 
 def _check_storage(storage: object, *, recover_from_lts: bool) -> None:
@@ -549,7 +579,7 @@ class StoreOpener:
         flush_budget: float,
     ) -> RuntimeParts:
         # Of their own: a merge takes a thread for minutes, and reads of local copies do not wait for that.
-        merge = partial(_merge, files=self.files.lane("merges", width=2))
+        merge = partial(merge_runs, files=self.files.lane("merges", width=2))
         return RuntimeParts(
             identity=identity,
             owner_id=owner_id,
@@ -576,15 +606,20 @@ class StoreOpener:
         if not config.bytes or self.moves_to is not None or not (config.path or is_remote):
             return None
 
-        folder = chunk_cache_folder(self.folder, config.path, identity)
-        options = ChunkCacheOptions(config.bytes, 2 * self.config.wal.low_water)
-        return ChunkCache(self.files, folder, options, _report_cache)
+        return make_chunk_cache(
+            self.files, chunk_cache_folder(self.folder, config.path, identity), self.config
+        )
 
     def _disk(self, identity: StoreIdentity, owner_id: str, index: int, merge: MergeRuns) -> LocalDisk:
         folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)
         options, owner = log_options(self.config), bytes.fromhex(owner_id)
         log = LocalLog(self.files, folder, log_id, options, owner=owner)
         return LocalDisk(log, RunFolder(self.files, run_folder(folder), merge, options.low_water))
+
+
+def make_chunk_cache(files: Files, folder: str, config: StoreConfig) -> ChunkCache:
+    options = ChunkCacheOptions(config.chunk_cache.bytes, 2 * config.wal.low_water)
+    return ChunkCache(files, folder, options, _report_cache)
 
 
 def _report_cache(event: str, reason: str) -> None:
@@ -594,7 +629,7 @@ def _report_cache(event: str, reason: str) -> None:
         _log.info(event)
 
 
-async def _merge(order: MergeOrder, files: Files) -> list[RunEntry]:
+async def merge_runs(order: MergeOrder, files: Files) -> list[RunEntry]:
     limiter = anyio.CapacityLimiter(1)
     # The first time it takes milliseconds, for which neither an opening nor the event loop waits.
     merge = await anyio.to_thread.run_sync(_import_merge, limiter=limiter)

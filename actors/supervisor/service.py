@@ -25,6 +25,7 @@ from ...storage_backends.base.errors import InvalidArgument, shown
 from ...storage_backends.files.local import LocalFiles
 from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
+from ..folder.local_coordination import LocalCoordination
 from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
 from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, live_owners, report_shared
 from ..folder.restore_folder import finish_restore
@@ -159,7 +160,8 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
         await check_location(location, files, options.folder, world)
         identity = await identify(files, options.folder, options.containers, options.config, world)
         # Before the search for orphans: from here on nobody else starts hosts (rule V1).
-        async with claim_term(files, options.folder, identity) as term:
+        coordination = LocalCoordination(files, options.folder, world.new_id)
+        async with claim_term(coordination, identity, world.id_bytes()) as term:
             orphans = await _find_orphans(files, options)
             supervisor = _make_supervisor(options, identity, term, orphans)
             tracing = tracing_of_process(SUPERVISOR)

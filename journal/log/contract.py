@@ -82,6 +82,10 @@ class LogStatistics(Value):
     )
     files: int = attrs.field(metadata=gauge("Log files that truncation has not removed."))
     syncs: int = attrs.field(metadata=counter("Disk syncs."))
+    puts: int = attrs.field(default=0, metadata=counter("Puts of a log in a bucket, repeated ones too."))
+    gets: int = attrs.field(default=0, metadata=counter("Gets of a log in a bucket."))
+    lists: int = attrs.field(default=0, metadata=counter("Listings of a log in a bucket, of 1 page or more."))
+    deletes: int = attrs.field(default=0, metadata=counter("Deletions of a log in a bucket."))
 
 
 class DurableDataLog(ABC):

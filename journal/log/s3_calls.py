@@ -1,7 +1,7 @@
-"""The calls that a log in a bucket makes of its object store, repeated until they have a verdict (rule L6).
-It counts them, because they are what such a log costs.
+"""The calls that a log in a bucket, and its records, make of an object store, repeated until they have a
+verdict (rule L6). They are counted, because they are what such a store costs.
 
-Only the log can repeat a put whose outcome is unknown: the bytes name the put. Cancellation leaves the
+Only the caller can repeat a put whose outcome is unknown: the bytes name the put. Cancellation leaves the
 outcome of the call unknown.
 """
 
@@ -59,8 +59,10 @@ class RepeatedCalls:
     def place(self, key: str) -> str:
         return self._objects.place(key)
 
-    async def put(self, key: str, data: Sequence[Buffer], *, version: str = "") -> Put:
-        """``ObjectStore.put`` of an object whose first bytes no other put has."""
+    async def put(
+        self, key: str, data: Sequence[Buffer], *, version: str = "", proof: int = _PROOF_BYTES
+    ) -> Put:
+        """``ObjectStore.put`` of an object whose first ``proof`` bytes no other put has."""
 
         async def put() -> str | None:
             self.counts.puts += 1
@@ -71,8 +73,8 @@ class RepeatedCalls:
             return Put(made)
 
         # L6: an earlier attempt may have made it, or the same one, sent twice on its way.
-        start = b"".join(bytes(memoryview(buffer)[:_PROOF_BYTES]) for buffer in data)[:_PROOF_BYTES]
-        found = await self.get(key, _PROOF_BYTES)
+        start = b"".join(bytes(memoryview(buffer)[:proof]) for buffer in data)[:proof]
+        found = await self.get(key, proof)
         if found is not None and found.data == start and found.length == sum(map(len, data)):
             return Put(found.version)
         return Put("", found)

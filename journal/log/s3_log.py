@@ -368,6 +368,7 @@ class S3Log(DurableDataLog):
             retained,
             self._index.count,
             0,
+            *attrs.astuple(self._ctx.calls.counts),
         )
 
     @property

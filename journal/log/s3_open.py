@@ -38,7 +38,7 @@ class S3Context:
     options: S3LogOptions
 
     def new_id(self) -> bytes:
-        return bytes.fromhex(self.world.new_id())
+        return self.world.id_bytes()
 
 
 @attrs.frozen

@@ -1,1 +1,1 @@
-"""Registers: compare-and-set cells in local files."""
+"""The register of a log in local files."""

@@ -25,7 +25,6 @@ from ...storage_backends.base.errors import DataCorruption, NotOwner, StoreMisma
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
-    Files,
     IoCall,
     IsNamed,
     Link,
@@ -40,7 +39,6 @@ from ...storage_backends.base.files import (
     sync_ancestry,
 )
 from ...storage_backends.base.ids import EPOCH_MAX
-from .contract import Register
 
 REGISTER_BYTES = 4096
 EPOCH_RECORD_BYTES = 512
@@ -343,47 +341,6 @@ def raise_locked(
     yield Write(handle, 0, (encode_epoch(log_id, epoch, owner),))
     yield Sync(handle)
     return before, epoch
-
-
-class LocalRegister(Register):
-    """A register in the file ``path``, in the existing folder ``folder``. Errors of the file system are
-    raised as ``OSError``."""
-
-    def __init__(self, files: Files, folder: str, path: str, log_id: bytes) -> None:
-        self._files = files
-        self._folder = folder
-        self._path = path
-        self._log_id = log_id
-
-    async def load(self) -> int | None:
-        return await self._files.run(self._load())
-
-    async def raise_above(self, floor: int) -> int:
-        return await self._files.run(self._raise(floor))
-
-    def _load(self) -> Program[int | None]:
-        handle = yield from open_register(self._path, write=False)
-        if handle is None:
-            return None
-        image = yield from _closing(handle, read_register(handle, self._log_id))
-        return image.epoch
-
-    def _raise(self, floor: int) -> Program[int]:
-        handle, _, epoch = yield from raise_new(
-            self._folder,
-            self._path,
-            self._log_id,
-            lambda handle: raise_locked(handle, self._log_id, floor),
-        )
-        yield Close(handle)
-        return epoch
-
-
-def _closing(handle: FileHandle, program: Program[P]) -> Program[P]:
-    value = yield from _or_close(handle, program)
-    closing: IoCall = Close(handle)
-    yield closing
-    return value
 
 
 def _or_close(handle: FileHandle, program: Program[P]) -> Program[P]:

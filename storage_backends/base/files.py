@@ -377,6 +377,19 @@ def write_file(path: str, content: bytes) -> Program[None]:
         yield Close(handle)
 
 
+def create_whole(path: str, temporary: str, content: bytes) -> Program[None]:
+    """Create the file ``path`` with ``content``, durably, unless there is one, and its folder."""
+    folder = path.rpartition("/")[0]
+    yield from with_folder(folder, lambda: write_file(temporary, content), with_parent=True)
+    # If another process is first, it may remove the temporary file.
+    with suppress(FileExistsError, FileNotFoundError):
+        # A rename would replace what another process has made; a link fails.
+        yield Link(temporary, path)
+    with suppress(FileNotFoundError):
+        yield Unlink(temporary)
+    yield SyncFolder(folder)
+
+
 def remake_name(path: str, temporary: str, content: bytes) -> Program[None]:
     """Make the name ``path`` of a file that has ``content`` again, by way of ``temporary``, and durable: a
     sync that succeeds need not write the name that an earlier, failed one lost (rule W11)."""

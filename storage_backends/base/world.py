@@ -28,6 +28,10 @@ class World:
     new_id: Callable[[], str]
     """Returns a new, globally unique id of 32 hexadecimal digits."""
 
+    def id_bytes(self) -> bytes:
+        """A new id as its 16 bytes."""
+        return bytes.fromhex(self.new_id())
+
     def time_ms(self) -> int:
         """The wall clock in milliseconds since 1970, as records have it: a clock before 1970 or of more than
         63 bits counts as the first or last time that they can have."""

@@ -66,6 +66,7 @@ NAMES = [
     "s3_put",
     "s3_get",
     "s3_log_append",
+    "s3_store_append",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The decoders of a log in a bucket: the register, the objects in slots, and their keys."""
+"""The decoders of a log in a bucket: the register, the objects in slots, and their keys; and of a lease."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 import attrs
 
 from fuzz.target import Target
+from tierlog.journal.coordination.lease_record import LeaseRecord, decode_lease, encode_lease
 from tierlog.journal.log.s3_layout import S3LogLayout
 from tierlog.journal.log.s3_register import S3Register, decode_s3_register, encode_s3_register
 from tierlog.journal.log.s3_slot import (
@@ -57,7 +58,24 @@ def _decode_register_body(body: bytes) -> S3Register:
 
 _SLOTS = [(_GROUP, b"hello"), (_FENCE, b""), (attrs.evolve(_GROUP, size=0), b"")]
 
+_LEASE = LeaseRecord(True, b"lease-lease-leas", _ID, 10_000, "process 7")
+
 S3_LOG_TARGETS = [
+    Target(
+        "lease",
+        lambda data: decode_lease(data, "lease"),
+        [encode_lease(_LEASE), encode_lease(attrs.evolve(_LEASE, held=False, holder=""))],
+        errors=REFUSED,
+        encode=encode_lease,
+        checksummed=True,
+    ),
+    Target(
+        "lease behind a right checksum",
+        lambda body: decode_lease(body + crc32c(body).to_bytes(4), "lease"),
+        [encode_lease(_LEASE)[:-4]],
+        errors=REFUSED,
+        encode=lambda lease: encode_lease(lease)[:-4],
+    ),
     Target(
         "S3 log register",
         lambda data: decode_s3_register(data, LOG_ID, "register"),

@@ -147,7 +147,7 @@ class ContainerWorld:
         log_id: bytes = b"l" * 16,
         layout: LayoutMode | None = None,
     ) -> Owner:
-        identity = Identity(self.store_id, log_id, bytes.fromhex(self.world.new_id()), self.folder)
+        identity = Identity(self.store_id, log_id, self.world.id_bytes(), self.folder)
         container = Container(
             0,
             LocalDisk(

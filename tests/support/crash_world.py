@@ -149,7 +149,8 @@ def _patch() -> None:
                 node,
                 container_options=latest.container,
                 log_options=latest.log,
-                _merge=merge_here,  # on the simulated disk, and not in a thread, which knows no virtual time
+                # On the simulated disk, and not in a thread, which knows no virtual time.
+                merge_runs=merge_here,
             )
         )
         _patches.enter_context(mock.patch.object(checkpointer, "_PART_RECORDS", latest.checkpoint_part))

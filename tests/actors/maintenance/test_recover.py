@@ -39,6 +39,7 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.container.lts_boot import claim_chain, read_boot
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
+from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import check_path, run_program
 from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
@@ -170,14 +171,15 @@ async def test_r1_a_container_that_was_flushed_without_segments_is_recovered_so(
 
 async def test_a_supervisor_of_the_lost_logs_left_its_term(tmp_path: Path) -> None:
     """Rule V1: a register of other logs is refused, so it goes with them."""
-    folder, files = tmp_path / "data", LocalFiles()
+    folder = tmp_path / "data"
+    coordination = LocalCoordination(LocalFiles(), check_path(folder), system_world().new_id)
     await make_store(folder)
-    async with claim_term(files, check_path(folder), await identity_of(folder)) as term:
+    async with claim_term(coordination, await identity_of(folder), b"a" * 16) as term:
         assert term.number == 1
     lose_logs(folder)
     await recovered(folder)
 
-    async with claim_term(files, check_path(folder), await identity_of(folder)) as term:
+    async with claim_term(coordination, await identity_of(folder), b"b" * 16) as term:
         assert term.number == 1
 
 

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import anyio
 import pytest
 
+from support.memory_objects import Bucket, MemoryObjects
+from support.s3 import numbered_world
 from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
-from tierlog.actors.supervisor.term import claim_term
+from tierlog.actors.supervisor.term import Term, claim_term
+from tierlog.journal.coordination.contract import TERM
+from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
 from tierlog.storage_backends.base.errors import NotOwner, StoreMismatch, Unavailable
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
+WORLD = numbered_world()
 IDENTITY = StoreIdentity(bytes(16), b"l" * 16, 2, 0)
+
+
+def claimed(folder: StoreFolder, identity: StoreIdentity = IDENTITY) -> AbstractAsyncContextManager[Term]:
+    coordination = LocalCoordination(LocalFiles(), folder, WORLD.new_id)
+    return claim_term(coordination, identity, WORLD.id_bytes())
 
 
 @pytest.fixture
@@ -26,33 +39,65 @@ def folder(tmp_path: Path) -> StoreFolder:
 async def test_v1_each_supervisor_has_a_higher_term_than_all_before(folder: StoreFolder) -> None:
     numbers = []
     for _ in range(3):
-        async with claim_term(LocalFiles(), folder, IDENTITY) as term:
+        async with claimed(folder) as term:
             await term.check()
             numbers.append(term.number)
     assert numbers == [1, 2, 3]
 
 
 async def test_v1_while_one_lives_no_other_starts(folder: StoreFolder) -> None:
-    async with claim_term(LocalFiles(), folder, IDENTITY):
+    async with claimed(folder):
         with pytest.raises(Unavailable, match=f"process {os.getpid()} already supervises this store"):
-            async with claim_term(LocalFiles(), folder, IDENTITY):
+            async with claimed(folder):
                 raise AssertionError("there are two")
 
 
 async def test_v1_an_overtaken_supervisor_learns_of_it(folder: StoreFolder) -> None:
-    async with claim_term(LocalFiles(), folder, IDENTITY) as earlier:
+    async with claimed(folder) as earlier:
         await anyio.Path(folder.path, "supervisor", "lock").unlink()
-        async with claim_term(LocalFiles(), folder, IDENTITY) as later:
+        async with claimed(folder) as later:
             await later.check()
             with pytest.raises(NotOwner, match="its term is 2, this one's 1"):
                 await earlier.check()
 
 
 async def test_another_stores_register_is_refused(folder: StoreFolder) -> None:
-    async with claim_term(LocalFiles(), folder, IDENTITY):
+    async with claimed(folder):
         pass
     with pytest.raises(StoreMismatch):
-        async with claim_term(LocalFiles(), folder, StoreIdentity(bytes(16), b"x" * 16, 2, 0)):
+        async with claimed(folder, StoreIdentity(bytes(16), b"x" * 16, 2, 0)):
             raise AssertionError("it was taken")
-    async with claim_term(LocalFiles(), folder, IDENTITY) as term:
+    async with claimed(folder) as term:
         assert term.number == 2, "the lock was freed"
+
+
+async def test_v1_a_term_of_an_earlier_version_goes_on(folder: StoreFolder) -> None:
+    """It was written in place, without an owner."""
+    path = anyio.Path(folder.path, "supervisor")
+    await path.mkdir()
+    await (path / "term").write_bytes(encode_epoch(IDENTITY.log_id, 41).ljust(REGISTER_BYTES, b"\0"))
+    async with claimed(folder) as term:
+        assert term.number == 42
+
+
+async def test_v1_two_that_start_at_once_have_different_terms() -> None:
+    """Both read the same record, because one of them took the lease from the other."""
+    bucket = Bucket()
+    numbers: list[int] = []
+
+    class Racing(ObjectCoordination):
+        async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
+            if name == TERM and not numbers:
+                bucket.delete("leases/supervisor")
+                numbers.append(0)
+                async with claim_term(
+                    ObjectCoordination(MemoryObjects(bucket), "", WORLD), IDENTITY, b"b" * 16
+                ) as term:
+                    numbers.append(term.number)
+            return await super().compare_and_set(name, data, version)
+
+    async with claim_term(ObjectCoordination(MemoryObjects(bucket), "", WORLD), IDENTITY, b"c" * 16):
+        pass  # both replace a term
+    async with claim_term(Racing(MemoryObjects(bucket), "", WORLD), IDENTITY, b"a" * 16) as term:
+        numbers.append(term.number)
+    assert numbers == [0, 2, 3]

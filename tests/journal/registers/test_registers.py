@@ -1,4 +1,4 @@
-"""Registers: the contract, the local file's golden bytes, damage, and torn reads (W1, W3)."""
+"""Registers: how they are raised, the file's golden bytes, damage, and torn reads (W1, W3)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ import pytest
 from simulation.file_layer import Fail, LosePower, SimulatedDisk, SimulatedFiles
 
 from support.log_world import live
-from support.memory_register import MemoryRegister
-from tierlog.journal.registers.contract import Register
 from tierlog.journal.registers.local import (
     EPOCH_RECORD_BYTES,
     REGISTER_BYTES,
     SLOTS,
-    LocalRegister,
     RegisterImage,
     Watermark,
     decode_epoch,
@@ -27,6 +24,7 @@ from tierlog.journal.registers.local import (
     encode_epoch,
     encode_watermark,
     raise_locked,
+    raise_new,
     read_register,
     slot_offset,
 )
@@ -35,43 +33,45 @@ from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Store
 from tierlog.storage_backends.base.files import Close, Files, IoCall, Lock, Open, Program, Read, Write
 from tierlog.storage_backends.base.ids import EPOCH_MAX
 from tierlog.storage_backends.files.local import LocalFiles
-from tierlog.testing.register_conformance import RegisterConformance
 
 LOG_ID = bytes(range(16))
 GOLDEN = Path(__file__).parents[2] / "golden" / "register_v1.hex"
 MARK = Watermark(epoch=19, sequence=3, end=70_000, last_group=1234, clean=True)
 
 
-class TestMemoryRegister(RegisterConformance):
-    @pytest.fixture(autouse=True)
-    def _register(self) -> None:
-        self.register = MemoryRegister()
+async def raise_register(files: Files, folder: str = "/r", floor: int = 0) -> int:
+    """Raise the register in ``folder``, as the opening of a log without files does."""
 
-    async def make_register(self) -> Register:
-        return self.register
+    def program() -> Program[int]:
+        handle, _, epoch = yield from raise_new(
+            folder, f"{folder}/register", LOG_ID, lambda handle: raise_locked(handle, LOG_ID, floor)
+        )
+        yield Close(handle)
+        return epoch
 
-
-class TestLocalRegisterOnRealFiles(RegisterConformance):
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.folder = str(tmp_path)
-
-    def files(self) -> Files:
-        return LocalFiles()
-
-    async def make_register(self) -> Register:
-        return LocalRegister(self.files(), self.folder, f"{self.folder}/register", LOG_ID)
+    return await files.run(program())
 
 
-class TestLocalRegisterOnASimulatedDisk(TestLocalRegisterOnRealFiles):
-    @pytest.fixture(autouse=True)
-    def _folder(self) -> None:
-        self.folder = "/r"
-        self.disk = SimulatedDisk(Random(1))
-        self.disk.make_folder("/r")
+@pytest.mark.anyio
+async def test_w1_raising_goes_above_the_epoch_and_above_the_floor(tmp_path: Path) -> None:
+    files = LocalFiles()
+    floors = (0, 0, 9, 3)
+    assert [await raise_register(files, str(tmp_path), floor) for floor in floors] == [1, 2, 10, 11]
 
-    def files(self) -> Files:
-        return SimulatedFiles(self.disk)
+
+@pytest.mark.anyio
+async def test_w1_no_two_raises_get_the_same_epoch(tmp_path: Path) -> None:
+    """Read, add and write are one atomic step."""
+    epochs: list[int] = []
+
+    async def raise_often() -> None:
+        files = LocalFiles()
+        epochs.extend([await raise_register(files, str(tmp_path)) for _ in range(10)])
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(raise_often)
+    assert sorted(epochs) == list(range(1, 41))
 
 
 def image(epoch: int = 19, *marks: Watermark) -> bytearray:
@@ -148,7 +148,7 @@ async def test_a_raise_that_returned_survives_a_power_loss() -> None:
     disk.folder("/").sync()
     values = []
     for _ in range(5):
-        values.append(await LocalRegister(SimulatedFiles(disk), "/r", "/r/register", LOG_ID).raise_above(0))
+        values.append(await raise_register(SimulatedFiles(disk)))
         disk = disk.crash("none")
     assert values == [1, 2, 3, 4, 5]
 
@@ -165,11 +165,11 @@ async def test_the_next_opening_completes_an_interrupted_creation() -> None:
             return LosePower(written) if isinstance(call, Write) else None
 
         async def create(files: SimulatedFiles) -> None:
-            await LocalRegister(files, "/r", "/r/register", LOG_ID).raise_above(0)
+            await raise_register(files)
 
         await live(disk, create, die)
         disk = disk.crash("all")
-        assert await LocalRegister(SimulatedFiles(disk), "/r", "/r/register", LOG_ID).raise_above(0) == 1
+        assert await raise_register(SimulatedFiles(disk)) == 1
 
 
 @pytest.mark.anyio
@@ -188,7 +188,7 @@ async def test_w1_a_register_that_nobody_raised_is_made_again() -> None:
     raised: list[int] = []
 
     async def raise_it(files: SimulatedFiles) -> None:
-        raised.append(await LocalRegister(files, "/r", "/r/register", LOG_ID).raise_above(0))
+        raised.append(await raise_register(files))
 
     async with anyio.create_task_group() as group:
         for _ in range(2):
@@ -231,9 +231,8 @@ async def test_a_failed_epoch_claim_does_not_own_an_epoch_that_another_took() ->
 @pytest.mark.anyio
 async def test_the_last_epoch_has_no_successor_and_is_refused_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "register"
-    register = LocalRegister(LocalFiles(), str(tmp_path), str(path), LOG_ID)
     with pytest.raises(DataCorruption, match="has no successor") as caught:
-        await register.raise_above(EPOCH_MAX)
+        await raise_register(LocalFiles(), str(tmp_path), EPOCH_MAX)
 
     assert caught.value.file == str(path)
 

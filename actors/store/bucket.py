@@ -1,0 +1,221 @@
+"""A store in a bucket: its log, register, identity and chunks are objects below one prefix, so that it can be
+opened on any machine. What is on the local disk are copies, which may be removed while it is not open.
+
+An opening takes the store over (rule L1): there is no lock that it could respect. Crash: the identity is one
+put (rule D1); whatever else was begun is the log's and the chunks' matter.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import attrs
+
+from ...journal.coordination.contract import IDENTITY, Coordination
+from ...journal.coordination.objects import ObjectCoordination
+from ...journal.log.s3_calls import RepeatedCalls
+from ...journal.log.s3_layout import S3LogOptions
+from ...journal.log.s3_log import S3Log
+from ...journal.manifest.element import CONTAINERS_PREFIX
+from ...storage_backends.base.errors import (
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    StoreMismatch,
+    Unavailable,
+)
+from ...storage_backends.base.files import Files, make_folder
+from ...storage_backends.base.object_store import ObjectStore
+from ...storage_backends.base.world import World
+from ...storage_backends.chunks.base import BaseChunkStorage
+from ...storage_backends.chunks.s3_location import S3Location
+from ..container.local_disk import LocalDisk, RunFolder
+from ..folder.chunk_location import ChunkLocation, make_chunk_storage, require_s3, s3_options
+from ..folder.fingerprint import Fingerprint
+from ..folder.identity import StoreIdentity, decode, encode
+from ..folder.paths import StoreFolder, chunk_cache_folder, run_program
+from ..kernel.loop_lag import LoopLag
+from ..settings.configuration import StoreConfig
+from ..settings.layout_mode import LayoutMode
+from ..telemetry.tracing import SpanHook
+from .opening import check_containers, make_chunk_cache, merge_runs, runtime_options
+from .runtime import RuntimeParts, serve
+from .store import SegmentStore
+
+_LOGS, _CHUNKS = "wal/", "lts/"
+_PATIENCE, _DELAYS = 30.0, (0.02, 1.0)
+"""Seconds for which an opening repeats a listing."""
+_GROUPS_MAX = 4096
+"""A checkpoint is due after so many groups, because an opening fetches each."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class BucketOpener:
+    """Opens the store at ``location`` in one process."""
+
+    location: S3Location
+    config: StoreConfig
+    adopt: bool
+    span: SpanHook | None
+    world: World
+    files: Files
+    cache: str = attrs.field(init=False)
+    """The absolute path of the folder for local copies."""
+
+    @cache.default
+    def _(self) -> str:
+        return _cache_folder(self.config)
+
+    @asynccontextmanager
+    async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
+        """Serve all containers."""
+        _check_config(self.config, self.location)
+        async with self._connected() as objects:
+            coordination = ObjectCoordination(objects, "", self.world)
+            identity = await identify_in_bucket(objects, coordination, containers, self.config, self.world)
+            # Before anybody is fenced.
+            await run_program(self.files, make_folder(self.cache), self.cache)
+            async with serve(self._parts(objects, identity)) as store:
+                yield store
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[ObjectStore]:
+        location = ChunkLocation(str(self.location), self.config.s3)
+        require_s3(location)
+        # Imported for the stores that need it: its client takes long.
+        from ...storage_backends.chunks.s3_objects import S3Objects
+
+        objects = S3Objects(self.location, s3_options(location))
+        await objects.open()
+        try:
+            yield objects
+        finally:
+            with anyio.CancelScope(shield=True):
+                await objects.close()
+
+    def _parts(self, objects: ObjectStore, identity: StoreIdentity) -> RuntimeParts:
+        config, owner, folder = self.config, self.world.id_bytes(), StoreFolder(self.cache)
+        location = ChunkLocation(f"{self.location}{_CHUNKS}", config.s3)
+        chunks = make_chunk_storage(location, self.files, folder, self.world, create=False)
+        if self.span is not None and isinstance(chunks, BaseChunkStorage):
+            chunks.observe(self.span)
+        options = runtime_options(config, adopt=self.adopt, flush_budget=config.shutdown.embedded_budget)
+        checkpoint = attrs.evolve(options.container.checkpoint, files_max=_GROUPS_MAX)
+        container = attrs.evolve(options.container, checkpoint=checkpoint)
+        cache = chunk_cache_folder(folder, self.cache, identity)
+        return RuntimeParts(
+            identity=identity,
+            owner_id=owner.hex(),
+            chunks=chunks,
+            place=location.place(folder),
+            chunk_cache=make_chunk_cache(self.files, cache, config) if config.chunk_cache.bytes else None,
+            # The same on all machines: for display only.
+            folder=Fingerprint(location=f"{socket.gethostname()}:{self.location}"),
+            make_disk=self._disk_maker(objects, identity, owner),
+            options=attrs.evolve(options, container=container),
+            world=self.world,
+            span=self.span,
+            loop_lag=LoopLag(),
+        )
+
+    def _disk_maker(
+        self, objects: ObjectStore, identity: StoreIdentity, owner: bytes
+    ) -> Callable[[int], LocalDisk]:
+        merge = partial(merge_runs, files=self.files.lane("merges", width=2))
+        log = self.config.s3_log
+        options = S3LogOptions(pace=log.pace, pace_bytes=log.pace_bytes)
+        runs = f"{self.cache}/{identity.store_id.hex()}-runs"
+
+        def make(index: int) -> LocalDisk:
+            return LocalDisk(
+                S3Log(
+                    objects,
+                    f"{_LOGS}{index:04d}/",
+                    identity.container_log_id(index),
+                    self.world,
+                    options,
+                    owner,
+                ),
+                RunFolder(self.files, f"{runs}/{index:04d}", merge, self.config.wal.low_water),
+            )
+
+        return make
+
+
+def _cache_folder(config: StoreConfig) -> str:
+    """Where the local copies of stores in buckets are: ``chunk_cache.path``, relative to the working folder,
+    or the user's cache folder."""
+    path = config.chunk_cache.path or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tierlog"
+    )
+    if path.startswith("~"):
+        raise ConfigError("there is no home folder for local copies: name a folder, `path` of [chunk_cache]")
+    return os.path.abspath(path)
+
+
+def _check_config(config: StoreConfig, location: S3Location) -> None:
+    if config.chunks:
+        raise ConfigError(
+            f"chunks: a store in a bucket has its chunks in {location}{_CHUNKS}, not in {config.chunks}: "
+            f"leave the setting out"
+        )
+    if config.layout != LayoutMode.INSTALL_NEW.value:
+        raise ConfigError(
+            f"layout: only stores in a data folder have legacy segments, and {location} is in a bucket: "
+            f"use {LayoutMode.INSTALL_NEW.value!r}"
+        )
+
+
+async def identify_in_bucket(
+    objects: ObjectStore,
+    coordination: Coordination,
+    containers: int | None,
+    config: StoreConfig,
+    world: World,
+) -> StoreIdentity:
+    """The store's identity, which is created if there is none. Raises as ``identify`` of a data folder
+    does."""
+    record = await coordination.load(IDENTITY)
+    if record is None:
+        await _refuse_others(RepeatedCalls(objects, world, _PATIENCE, _DELAYS), coordination)
+        count = config.containers if containers is None else containers
+        fresh = StoreIdentity(world.id_bytes(), world.id_bytes(), count, world.time_ms())
+        await coordination.compare_and_set(IDENTITY, encode(fresh))
+        # Not `fresh`: another process may have been first.
+        record = await coordination.load(IDENTITY)
+    place = coordination.place(IDENTITY)
+    if record is None:
+        raise Unavailable(f"{place} was not made, and nobody else made it: try again")
+    found = decode(record.data, place)
+    check_containers(found, containers, place, "the store was made")
+    return found
+
+
+async def _refuse_others(calls: RepeatedCalls, coordination: Coordination) -> None:
+    """There is no identity: raises if something else is there."""
+    if await calls.list(_LOGS) or await calls.list(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
+        raise DataCorruption(
+            "the store's identity is missing although there are logs or chunks of it: put the object back",
+            file=coordination.place(IDENTITY),
+        )
+    if await calls.list(CONTAINERS_PREFIX):
+        raise StoreMismatch(
+            f"{coordination.place('')} is long-term storage of a store with logs elsewhere: name another "
+            f"prefix"
+        )
+
+
+def refuse_arguments(storage: object, *, recover_from_lts: bool) -> None:
+    """Raises ``InvalidArgument`` for what only a data folder can have."""
+    if storage is not None:
+        raise InvalidArgument("a store in a bucket has its chunks there, and takes no storage of yours")
+    if recover_from_lts:
+        raise InvalidArgument(
+            "recover_from_lts recovers into a data folder: name a folder, and the bucket's lts/ with "
+            "StoreConfig(chunks=...)"
+        )

@@ -1,0 +1,1 @@
+"""Records and leases that the processes of one store share."""

@@ -1,0 +1,217 @@
+"""``ObjectCoordination``: records and leases as objects with conditional puts, for processes on any machine
+(rules D1 to D5).
+
+Crash: a put without a verdict takes effect at any later time, or never. A record's put then still has its
+condition, and a lease's shows by its id whose it is. State in memory is what this object saw of other
+holders' leases, and of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import attrs
+
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    InvalidArgument,
+    NotOwner,
+    StoreMismatch,
+    Unsupported,
+)
+from ...storage_backends.base.object_store import ObjectStore
+from ...storage_backends.base.values import Value
+from ...storage_backends.base.world import World
+from ..log.s3_calls import RepeatedCalls, RequestCounts
+from .contract import RECORD_BYTES_MAX, Coordination, Lease, LeaseHeld, Record
+from .lease_record import DURATION_MAX, HOLDER_BYTES_MAX, LeaseRecord, decode_lease, encode_lease
+
+OBSERVED = 1.25
+"""How many of its durations a lease must stay unchanged before it counts as ended: clocks that run at
+different rates are of no consequence up to this (rule D3)."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ObjectCoordinationOptions(Value):
+    """Times in seconds."""
+
+    patience: float = 30.0
+    """How long a request without a verdict is repeated."""
+    first_delay: float = 0.02
+    longest_delay: float = 1.0
+
+
+@attrs.frozen
+class _Seen:
+    """Another holder's lease."""
+
+    version: str
+    since: float
+
+
+class ObjectCoordination(Coordination):
+    """``prefix`` ends with a slash, or is empty. ``objects`` is open, and stays open."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        prefix: str,
+        world: World,
+        options: ObjectCoordinationOptions | None = None,
+    ) -> None:
+        options = options or ObjectCoordinationOptions()
+        delays = (options.first_delay, options.longest_delay)
+        self._calls = RepeatedCalls(objects, world, options.patience, delays)
+        self._prefix = prefix
+        self._world = world
+        self._seen: dict[str, _Seen] = {}
+
+    def place(self, name: str) -> str:
+        return self._calls.place(self._prefix + name)
+
+    async def load(self, name: str) -> Record | None:
+        found = await self._calls.get(self._prefix + name, RECORD_BYTES_MAX + 1)
+        if found is None:
+            return None
+        if found.length > RECORD_BYTES_MAX:
+            raise DataCorruption(f"a record has at most {RECORD_BYTES_MAX} bytes", file=self.place(name))
+        return Record(found.data, found.version)
+
+    async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
+        if not 1 <= len(data) <= RECORD_BYTES_MAX:
+            raise InvalidArgument(f"a record has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
+        if not version:
+            if await self.load(name) is not None:
+                return None
+            await self._try_conditions()
+        # D1: what is there with the same bytes is this record, whoever has put it.
+        put = await self._calls.put(self._prefix + name, [data], version=version, proof=RECORD_BYTES_MAX)
+        return put.version or None
+
+    async def _try_conditions(self) -> None:
+        """D2: raises ``Unsupported`` if the service ignores a condition."""
+        key = f"{self._prefix}trial"
+        made = await self._calls.put(key, [self._world.id_bytes()])
+        version = made.version
+        if not version:
+            # Another process's, or of one that ended here.
+            if made.found is None:
+                return
+            version = made.found.version
+        else:
+            await self._refused(key, "")
+        replaced = await self._calls.put(key, [self._world.id_bytes()], version=version)
+        if replaced.version:
+            await self._refused(key, version)
+
+    async def _refused(self, key: str, version: str) -> None:
+        if (await self._calls.put(key, [self._world.id_bytes()], version=version)).version:
+            raise Unsupported(
+                f"{self._calls.place(key)} was overwritten although the request had a condition: the service "
+                f"has no conditional puts, and a store in a bucket needs them"
+            )
+
+    @property
+    def requests(self) -> RequestCounts:
+        return self._calls.counts
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    async def take_lease(self, name: str, holder: str, duration: float) -> Lease:
+        if not 0 < duration <= DURATION_MAX or len(holder.encode()) > HOLDER_BYTES_MAX:
+            raise InvalidArgument(
+                f"a lease lasts up to {DURATION_MAX:g} s, not {duration:g}, and its holder's name has up to "
+                f"{HOLDER_BYTES_MAX} bytes"
+            )
+        record = LeaseRecord(
+            True, self._world.id_bytes(), self._world.id_bytes(), round(duration * 1000), holder
+        )
+        record_name = f"leases/{name}"
+        while True:
+            found = await self.load(record_name)
+            if found is not None:
+                self._check_ended(name, found, decode_lease(found.data, self.place(record_name)))
+            # D4: from before the put on, because others may see it as soon as it is sent.
+            begun = anyio.current_time()
+            version = await self.compare_and_set(
+                record_name, encode_lease(record), found.version if found else ""
+            )
+            if version is not None:
+                self._seen.pop(name, None)
+                return _ObjectLease(self, record_name, record, version, begun, self._world.id_bytes)
+
+    def _check_ended(self, name: str, found: Record, lease: LeaseRecord) -> None:
+        """D3: raises ``LeaseHeld`` unless it was released, or unchanged for long enough."""
+        if not lease.held:
+            return
+        now, seen = anyio.current_time(), self._seen.get(name)
+        if seen is None or seen.version != found.version:
+            seen = self._seen[name] = _Seen(found.version, now)
+        if now < seen.since + OBSERVED * lease.duration_ms / 1000:
+            raise LeaseHeld(f"{self.place(f'leases/{name}')} is held by {lease.holder}", lease.holder)
+
+
+class _ObjectLease(Lease):
+    def __init__(
+        self,
+        coordination: ObjectCoordination,
+        name: str,
+        record: LeaseRecord,
+        version: str,
+        begun: float,
+        new_id: Callable[[], bytes],
+    ) -> None:
+        self._coordination = coordination
+        self._name = name
+        self._record = record
+        self._version = version
+        self._begun = begun
+        """When the put that last succeeded began."""
+        self._new_id = new_id
+        self._ended = False
+        self._turn = anyio.Lock()
+
+    def is_held(self) -> bool:
+        return not self._ended and anyio.current_time() < self._begun + self._record.duration_ms / 1000
+
+    async def renew(self) -> None:
+        async with self._turn:
+            if self._ended:
+                raise NotOwner(f"the lease {self._coordination.place(self._name)} was released")
+            begun = anyio.current_time()
+            await self._replace(held=True)
+            self._begun = begun
+
+    async def release(self) -> None:
+        async with self._turn:
+            if self._ended:
+                return
+            self._ended = True
+            try:
+                await self._replace(held=False)
+            except NotOwner:
+                return  # It has ended already.
+
+    async def _replace(self, *, held: bool) -> None:
+        coordination, record = self._coordination, self._record
+        while True:
+            data = encode_lease(attrs.evolve(record, held=held, put_id=self._new_id()))
+            version = await coordination.compare_and_set(self._name, data, self._version)
+            if version is not None:
+                self._version = version
+                return
+            # D4: an earlier put of this holder without a verdict may have taken effect.
+            found = await coordination.load(self._name)
+            try:
+                now = decode_lease(found.data, coordination.place(self._name)) if found else None
+            except (DataCorruption, StoreMismatch):
+                self._ended = True
+                raise
+            if found is None or now is None or now.lease_id != record.lease_id or not now.held:
+                self._ended = True
+                raise NotOwner(
+                    f"the lease {coordination.place(self._name)} is not this process's any more"
+                    + (f": {now.holder} has it" if now is not None and now.held else "")
+                )
+            self._version = found.version

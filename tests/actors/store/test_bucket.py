@@ -1,0 +1,392 @@
+"""A store that is in a bucket as a whole: opened from any machine, fenced by the next opening, and the errors
+when the bucket is not right."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from support.s3 import ClientPool, s3_server
+from support.s3_server import BUCKET, Fault, S3Server
+from support.stores import config
+from tierlog import (
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    SegmentStore,
+    StoreConfig,
+    StoreMismatch,
+    Unavailable,
+    Unsupported,
+    open_lts,
+    open_store,
+)
+from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig
+from tierlog.journal.log.contract import LogStatistics
+from tierlog.storage_backends.chunks import s3_requests
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
+
+NAME = "app/events"
+PLACE = f"s3://{BUCKET}/stores/first"
+PIECES = [bytes([number]) * 10_000 for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def _clients() -> ClientPool:
+    return ClientPool()
+
+
+@pytest.fixture
+def server(_server: S3Server, _clients: ClientPool, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    _server.reset()
+    monkeypatch.setattr(s3_requests, "make_client", _clients.client)
+    return _server
+
+
+@attrs.frozen
+class Machine:
+    """What one machine has: a local disk."""
+
+    disk: Path
+    server: S3Server
+
+    def settings(self, **more: Any) -> StoreConfig:
+        defaults = {
+            "s3": S3Config(endpoint=self.server.url),
+            "chunk_cache": ChunkCacheConfig(path=str(self.disk)),
+            "s3_log": S3LogConfig(pace=0.0),
+        }
+        return config(**defaults | more)
+
+    def open(self, place: str = PLACE, **arguments: Any) -> AbstractAsyncContextManager[SegmentStore]:
+        return open_store(place, **{"config": self.settings(), "containers": 1, **arguments})
+
+
+@pytest.fixture
+def here(server: S3Server, tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "here", server)
+
+
+@pytest.fixture
+def elsewhere(server: S3Server, tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "elsewhere", server)
+
+
+async def fill(store: SegmentStore) -> None:
+    await store.create_segment(NAME)
+    for piece in PIECES:
+        await store.append(NAME, piece)
+
+
+async def read_all(store: Any) -> bytes:
+    data = bytearray()
+    while block := await store.read(NAME, len(data), 1 << 20):
+        data += block
+    return bytes(data)
+
+
+async def test_what_was_acked_is_there_on_another_machine(here: Machine, elsewhere: Machine) -> None:
+    async with here.open() as store:
+        await fill(store)
+    async with elsewhere.open() as store:
+        assert await read_all(store) == b"".join(PIECES)
+        await store.append(NAME, b"and more")
+        await store.flush()
+        await store.append(NAME, b"!")
+    async with here.open() as store:
+        assert await read_all(store) == b"".join(PIECES) + b"and more!"
+        assert (await store.segment_info(NAME)).flushed_length == 200_008
+
+
+async def test_everything_is_below_the_prefix_and_nothing_needed_is_local(
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with here.open() as store:
+        await fill(store)
+        await store.flush()
+    keys = {key.removeprefix("stores/first/") for key in here.server.objects()}
+    assert {key.split("/")[0] for key in keys} == {"store", "trial", "wal", "lts"}
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+    # Users' bytes are chunks that every tool can read.
+    async with open_lts(f"{PLACE}/lts", config=here.settings()) as view:
+        assert await read_all(view) == b"".join(PIECES)
+
+
+async def test_without_a_setting_local_copies_are_in_the_users_cache(
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    async with here.open(config=here.settings(chunk_cache=ChunkCacheConfig())) as store:
+        await fill(store)
+        await store.flush()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tierlog"]
+    assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
+
+
+async def test_a_folder_for_local_copies_that_cannot_be_used_fences_nobody(
+    here: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    async with here.open() as store:
+        await fill(store)
+        broken = here.settings(chunk_cache=ChunkCacheConfig(path=str(tmp_path / "file" / "cache")))
+        with pytest.raises(InvalidArgument, match="a part of this path is a file"):
+            await refused(here.open(config=broken))
+        await store.append(NAME, b"more")
+
+
+async def test_local_copies_may_be_removed(here: Machine) -> None:
+    async with here.open() as store:
+        await fill(store)
+        await store.flush()
+    shutil.rmtree(here.disk)
+    async with here.open() as store:
+        assert await read_all(store) == b"".join(PIECES)
+        await store.append(NAME, b"more")
+        await store.flush()
+    async with here.open() as store:
+        assert await read_all(store) == b"".join(PIECES) + b"more"
+
+
+async def test_a_second_opening_fences_the_first(here: Machine, elsewhere: Machine) -> None:
+    async with here.open() as first:
+        await fill(first)
+        async with elsewhere.open() as second:
+            await second.append(NAME, b"second")
+            with pytest.raises((NotOwner, OutcomeUnknown)):
+                await first.append(NAME, b"zombie")
+            with pytest.raises(NotOwner):
+                await first.read(NAME, 0, 10)
+            assert await read_all(second) == b"".join(PIECES) + b"second"
+            await second.flush()
+    async with here.open() as third:
+        assert await read_all(third) == b"".join(PIECES) + b"second"
+
+
+async def test_a_fenced_store_that_was_idle_answers_no_read(here: Machine, elsewhere: Machine) -> None:
+    async with here.open() as first:
+        await fill(first)
+        async with elsewhere.open() as second:
+            await second.append(NAME, b"second")
+            with pytest.raises((NotOwner, Unavailable)):
+                await first.segment_info(NAME)
+
+
+async def test_of_two_that_create_the_store_at_once_one_wins(here: Machine, elsewhere: Machine) -> None:
+    opened: list[str] = []
+
+    async def create(machine: Machine) -> None:
+        try:
+            async with machine.open() as store:
+                await store.create_segment(f"app/{machine.disk.name}")
+                opened.append(machine.disk.name)
+        except (NotOwner, OutcomeUnknown, Unavailable):
+            return  # the other one has fenced it
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(create, here)
+        tasks.start_soon(create, elsewhere)
+    async with here.open() as store:
+        assert {f"app/{name}" for name in opened} <= set(await store.list_segments())
+    assert opened
+
+
+async def test_a_store_lives_on_through_failing_requests(here: Machine) -> None:
+    refused = (503, "SlowDown")
+    dropped = partial(Fault, "PutObject", applied=True, drop=True)
+    here.server.fail(
+        Fault("GetObject", key="/first/store", refuse=refused),
+        dropped(key="/first/store"),
+        dropped(key="/first/trial"),
+        dropped(key="/register", times=2),
+        Fault("ListObjectsV2", key="/wal/", refuse=refused),
+        dropped(key="/g/", times=3),
+        Fault("PutObject", key="/g/", refuse=(409, "ConditionalRequestConflict"), times=2),
+    )
+    async with here.open() as store:
+        await fill(store)
+    async with here.open() as store:
+        assert await read_all(store) == b"".join(PIECES)
+
+
+async def test_an_idle_store_makes_no_request(here: Machine) -> None:
+    async with here.open() as store:
+        await fill(store)
+        await store.flush()
+        here.server.seen.clear()
+        await anyio.sleep(0.3)
+        assert not here.server.seen
+
+
+async def test_appends_that_wait_share_a_put(here: Machine) -> None:
+    paced = here.settings(s3_log=S3LogConfig(pace=0.2))
+    async with here.open(config=paced) as store:
+        await store.create_segment(NAME)
+        before = requests_of(store).puts
+        async with anyio.create_task_group() as tasks:
+            for _ in range(100):
+                tasks.start_soon(store.append, NAME, b"x")
+        assert requests_of(store).puts - before <= 4
+
+
+async def test_a_few_groups_are_no_reason_for_a_checkpoint(here: Machine) -> None:
+    """Each is an object, as a file of a local log is, but costs an opening less than a checkpoint."""
+    async with here.open() as store:
+        await fill(store)
+        current = store.statistics().containers[0].current
+        assert current is not None
+        assert current.checkpoints.checkpoints == 0
+
+
+async def test_requests_of_the_log_are_counted(here: Machine) -> None:
+    async with here.open() as store:
+        await fill(store)
+        counted = requests_of(store)
+        seen = [seen.operation for seen in here.server.seen if "/wal/" in seen.key]
+        assert counted.puts == seen.count("PutObject")
+        assert counted.gets == seen.count("GetObject")
+        assert counted.puts > len(PIECES)
+
+
+def requests_of(store: SegmentStore) -> LogStatistics:
+    current = store.statistics().containers[0].current
+    assert current is not None
+    return current.log
+
+
+# --- refused ------------------------------------------------------------------------------------------
+
+
+async def refused(opening: AbstractAsyncContextManager[SegmentStore]) -> None:
+    async with opening:
+        raise AssertionError("it was opened")
+
+
+async def test_a_missing_bucket_is_named(here: Machine) -> None:
+    with pytest.raises(ConfigError, match="there is no bucket no-such-bucket"):
+        await refused(here.open("s3://no-such-bucket/store"))
+
+
+async def test_wrong_credentials_are_refused(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.server.fail(Fault("ListObjectsV2", refuse=(403, "SignatureDoesNotMatch"), times=5))
+    with pytest.raises(ConfigError, match="the secret key does not belong to the access key"):
+        await refused(here.open())
+
+
+async def test_a_service_without_conditional_puts_is_refused_and_nothing_is_made(
+    here: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_if = s3_requests.S3Requests.put_if
+
+    async def unconditional(self: Any, key: str, name: str, data: Any, version: str) -> str:
+        """Whatever there is, it is overwritten."""
+        with_no_condition = monkeypatch.context
+        with with_no_condition() as patch:
+            patch.setattr(s3_requests, "_NEW", {})
+            return await put_if(self, key, name, data, "")
+
+    monkeypatch.setattr(s3_requests.S3Requests, "put_if", unconditional)
+    with pytest.raises(Unsupported, match="no conditional puts"):
+        await refused(here.open())
+    assert set(here.server.objects()) == {"stores/first/trial"}
+
+
+async def test_a_lost_identity_is_not_made_again(here: Machine) -> None:
+    async with here.open() as store:
+        await fill(store)
+    here.server.remove("stores/first/store")
+    with pytest.raises(DataCorruption, match="identity is missing") as caught:
+        await refused(here.open())
+    assert caught.value.file == f"{PLACE}/store"
+
+
+async def test_the_number_of_containers_is_fixed(here: Machine) -> None:
+    async with here.open():
+        pass
+    with pytest.raises(StoreMismatch, match="was created with 1 containers, not 2"):
+        await refused(here.open(containers=2))
+    async with here.open(containers=None) as store:
+        assert len(store.statistics().containers) == 1
+
+
+async def test_long_term_storage_of_a_data_folder_is_refused(here: Machine, tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data", config=here.settings(chunks=PLACE), containers=1) as store:
+        await fill(store)
+    with pytest.raises(StoreMismatch, match="logs elsewhere"):
+        await refused(here.open())
+
+
+async def test_a_data_folder_does_not_take_its_chunks(here: Machine, tmp_path: Path) -> None:
+    async with here.open() as store:
+        await fill(store)
+    with pytest.raises(StoreMismatch, match="has a store already"):
+        await refused(open_store(tmp_path / "data", config=here.settings(chunks=f"{PLACE}/lts")))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"storage": MemoryChunkStorage()}, "no storage of yours"),
+        ({"recover_from_lts": True}, "data folder"),
+        ({"place": "s3://"}, "is not a location in S3"),
+        ({"place": "s3://user:password@bucket"}, "no user name"),
+    ],
+)
+async def test_arguments_that_make_no_sense_are_refused(
+    here: Machine, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=words) as caught:
+        await refused(here.open(**arguments))
+    assert "password@" not in str(caught.value)
+
+
+async def test_settings_that_make_no_sense_are_refused(here: Machine) -> None:
+    for more, words in (
+        ({"chunks": f"s3://{BUCKET}/other"}, "leave the setting out"),
+        ({"layout": "layout-upgrade"}, "legacy"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            await refused(here.open(config=here.settings(**more)))
+
+
+async def test_a_bucket_is_no_data_folder(
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere a folder with that name would be made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="is in a bucket"):
+        await refused(open_store(Path(PLACE)))
+    assert not list(tmp_path.iterdir())
+
+
+async def test_w8_a_store_without_its_logs_is_refused_however_often_it_is_opened(here: Machine) -> None:
+    """A new log begins with epoch 1, and each opening raises it."""
+    async with here.open() as store:
+        await fill(store)
+        await store.flush()
+    for key in here.server.objects():
+        if "/wal/" in key:
+            here.server.remove(key)
+    for _ in range(4):
+        with pytest.raises((StoreMismatch, DataCorruption)):
+            await refused(here.open())

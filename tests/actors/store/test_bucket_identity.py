@@ -1,0 +1,79 @@
+"""The identity of a store in a bucket: there is one, whatever fails while it is made (rules D1, D2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.faulty_objects import FaultKind, FaultyObjects, ObjectFault
+from support.memory_objects import Bucket
+from support.s3 import numbered_world
+from tierlog import DataCorruption, StoreConfig, StoreMismatch, Unavailable
+from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.store.bucket import identify_in_bucket
+from tierlog.journal.coordination.objects import ObjectCoordination, ObjectCoordinationOptions
+from tierlog.storage_backends.base.errors import OutcomeUnknown
+
+pytestmark = pytest.mark.anyio
+
+WORLD = numbered_world()
+PATIENT = ObjectCoordinationOptions(first_delay=0.0, longest_delay=0.0)
+HASTY = ObjectCoordinationOptions(patience=-1.0)
+REQUESTS_MAX = 20
+
+
+async def identify(objects: FaultyObjects, options: ObjectCoordinationOptions = PATIENT) -> StoreIdentity:
+    coordination = ObjectCoordination(objects, "", WORLD, options)
+    return await identify_in_bucket(objects, coordination, None, StoreConfig(), WORLD)
+
+
+async def test_an_opening_has_as_many_requests_as_are_tried() -> None:
+    objects = FaultyObjects(Bucket())
+    made = await identify(objects)
+    assert 8 < len(objects.asked) <= REQUESTS_MAX
+    objects.asked.clear()
+    assert await identify(objects) == made
+    assert objects.asked == ["get"]
+
+
+@pytest.mark.parametrize("options", [PATIENT, HASTY], ids=["repeated", "fatal"])
+@pytest.mark.parametrize(
+    ("kind", "delay"),
+    [(kind, 0) for kind in FaultKind if kind is not FaultKind.LATE]
+    + [(FaultKind.LATE, delay) for delay in (1, 2, 4, 8, 1_000)],
+)
+async def test_no_fault_of_one_request_makes_two_identities(
+    kind: FaultKind, delay: int, options: ObjectCoordinationOptions
+) -> None:
+    for at in range(1, REQUESTS_MAX + 1):
+        objects = FaultyObjects(Bucket(), ObjectFault(at, kind, delay))
+        found = set()
+        for _ in range(3):
+            try:
+                found.add(await identify(objects, options))
+            except (Unavailable, OutcomeUnknown):
+                assert options is HASTY
+        objects.settle()
+        found.add(await identify(objects))
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("key", ["wal/0000/register", "lts/_system/containers/0000/journal/1"])
+async def test_a_store_without_its_identity_is_not_made_again(key: str) -> None:
+    bucket = Bucket()
+    bucket.put(key, b"x", "")
+    with pytest.raises(DataCorruption, match="identity is missing"):
+        await identify(FaultyObjects(bucket))
+    assert list(bucket.objects) == [key]
+
+
+async def test_chunks_of_a_store_elsewhere_are_refused() -> None:
+    bucket = Bucket()
+    bucket.put("_system/containers/0000/journal/1", b"x", "")
+    with pytest.raises(StoreMismatch, match="logs elsewhere"):
+        await identify(FaultyObjects(bucket))
+
+
+async def test_other_objects_beside_it_are_no_obstacle() -> None:
+    bucket = Bucket()
+    bucket.put("readme", b"x", "")
+    assert (await identify(FaultyObjects(bucket))).containers == StoreConfig().containers
