@@ -52,18 +52,21 @@ async def _run_round(
 
     entered, rest = await _enter_all(local, container, requests, left, outcomes)
     again: list[int] = []
-    for index in entered:
-        try:
-            outcomes[index] = await requests[index].reply.wait()
-        except (Unavailable, ClosedError) as error:
-            if local.active is container:
+    # Most are there at once: without turns, thousands would be taken in one step.
+    for part in in_slices(entered):
+        for index in part:
+            try:
+                outcomes[index] = await requests[index].reply.wait()
+            except (Unavailable, ClosedError) as error:
+                if local.active is container:
+                    outcomes[index] = error
+                else:
+                    # Its container stopped before it accepted the append, so nothing was applied: the next
+                    # ownership may take it.
+                    again.append(index)
+            except TierlogError as error:
                 outcomes[index] = error
-            else:
-                # Its container stopped before it accepted the append, so nothing was applied: the next
-                # ownership may take it.
-                again.append(index)
-        except TierlogError as error:
-            outcomes[index] = error
+        await turn_after(part)
 
     # What entered the mailbox comes first, as in the batch.
     return again + rest

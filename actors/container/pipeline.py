@@ -240,8 +240,9 @@ class Pipeline:
                 continue
             except TierlogError as error:
                 self._refused += 1
-                # C1: a refusal may depend on operations that are not durable yet.
-                group.errors.append((request.reply, error))
+                # C1: a refusal may depend on operations that are not durable yet. While it waits, its
+                # traceback would keep frames, of thousands of refusals in a batch.
+                group.errors.append((request.reply, error.with_traceback(None)))
                 continue
 
             if op is None:

@@ -325,5 +325,15 @@ def lock_lane(files: Files, folder: StoreFolder) -> Files:
 
 async def live_owners(files: Files, folder: StoreFolder) -> list[Owner]:
     """The processes that have the folder open now."""
-    owners = await run_program(lock_lane(files, folder), list_owners(folder.owners), folder.owners)
+    return await run_program(lock_lane(files, folder), list_live(folder), folder.owners)
+
+
+def list_live(folder: StoreFolder) -> Program[list[Owner]]:
+    owners = yield from list_owners(folder.owners)
+    # Where earlier versions have their lock files. Nothing is made or removed there.
+    try:
+        owners += yield from list_owners(f"{folder.wal}/owners")
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, *NOT_A_FILE):
+            raise
     return [owner for owner in owners if owner.alive]

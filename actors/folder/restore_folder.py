@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 
@@ -29,6 +29,7 @@ from ...storage_backends.base.files import (
     Files,
     FolderEntry,
     ListFolder,
+    MakeFolder,
     Program,
     RemoveFolder,
     Rename,
@@ -37,13 +38,14 @@ from ...storage_backends.base.files import (
     sync_ancestry,
 )
 from ..settings.configuration import StoreConfig
-from .lock_files import describe_opening, list_owners
+from .lock_files import describe_opening
 from .paths import (
     RESTORE_FOLDER,
     StoreFolder,
     is_empty_folder,
     list_data_folder,
     list_files,
+    list_live,
     refuse_other_files,
     run_program,
 )
@@ -98,10 +100,39 @@ def begin_log(folder: StoreFolder) -> Program[FileHandle]:
     try:
         yield from _clear(restore_folder(folder).path)
         yield from refuse_open(folder)
+        yield from _check_moves(folder)
     except (OSError, TierlogError):
         yield from end_restore(folder, lock)
         raise
     return lock
+
+
+def _check_moves(folder: StoreFolder) -> Program[None]:
+    """Nothing can be moved between file systems, and once the chain is claimed the lost log is no longer the
+    store's. So before anything else an empty folder is moved to ``wal``, as the log will be."""
+    made, moved = f"{restore_folder(folder).path}/moves", _moved(folder)
+    yield MakeFolder(made)
+    yield from _remove_moved(folder)
+    try:
+        yield Rename(made, moved)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise InvalidArgument(
+            f"{folder.wal} is on another file system than {folder.path}, so no log can be moved there: copy "
+            f"wal/ to the file system of the data folder, recover, and copy it back"
+        ) from error
+    yield RemoveFolder(moved)
+
+
+def _moved(folder: StoreFolder) -> str:
+    return f"{folder.wal}/{_REMADE}moves"
+
+
+def _remove_moved(folder: StoreFolder) -> Program[None]:
+    """Remove the folder of ``_check_moves`` that a killed recovery left in ``wal``."""
+    with suppress(FileNotFoundError):
+        yield RemoveFolder(_moved(folder))
 
 
 def refuse_logs(folder: StoreFolder) -> Program[None]:
@@ -122,10 +153,27 @@ def refuse_logs(folder: StoreFolder) -> Program[None]:
     raise _has_logs(folder)
 
 
+def refuse_missing_log(folder: StoreFolder, container: int) -> Program[None]:
+    """A link to what is not there, such as a missing mount, is no lost log: that would be replaced (rule
+    R11)."""
+    path = log_folder(folder.wal, container)
+    try:
+        yield ListFolder(path)
+    except FileNotFoundError as error:
+        names = {entry.name for entry in (yield from list_files(folder.wal, others=True))}
+        if path.rpartition("/")[2] in names:
+            raise InvalidArgument(
+                f"{path} is a link, and the folder that it names is not there: is it not mounted? Mount it, "
+                f"or, if the log is lost, remove the link and run the same command again"
+            ) from error
+    except NotADirectoryError:
+        return  # Whoever reads the log says what it is.
+
+
 def refuse_open(folder: StoreFolder, remedy: str = "") -> Program[None]:
     """A process that has the folder open, whose log was moved away, would go on to ack what the recovered
     store does not have, until its next check (rule R5). ``remedy``: what helps besides stopping it."""
-    if owners := [owner for owner in (yield from list_owners(folder.owners)) if owner.alive]:
+    if owners := (yield from list_live(folder)):
         raise InvalidArgument(
             describe_opening(folder.path, owners, use_service="stop that service first") + remedy
         )
@@ -250,7 +298,12 @@ def end_log(folder: StoreFolder, lock: FileHandle, container: int, *, is_publish
 def _clear(path: str) -> Program[None]:
     for entry in (yield ListFolder(path, others=True)):
         if entry.name != LOCK_FILE:
-            yield from _remove_entry(path, entry)
+            try:
+                yield from _remove_entry(path, entry)
+            except RecursionError as error:
+                raise InvalidArgument(
+                    f"{path}/{entry.name} has folders in folders, more than a restore makes: remove it"
+                ) from error
 
 
 @asynccontextmanager
@@ -370,6 +423,7 @@ def _remake_wal(folder: StoreFolder) -> Program[None]:
     """Make the name of ``wal`` again, if there is one, and that of a container's log that was restored alone:
     its sync may have failed in a process that was killed then."""
     yield from _remake(folder.path, "wal", (yield from list_data_folder(folder)))
+    yield from _remove_moved(folder)
     for entry in (yield from list_files(restore_folder(folder).path, others=True)):
         if entry.is_folder and entry.name.isdigit():
             yield from _remake(folder.wal, entry.name, (yield from list_files(folder.wal, others=True)))

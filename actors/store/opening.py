@@ -436,13 +436,18 @@ async def announced(
     create = (
         lock_files.create_lock_file(owners, owner)
         if take_over
-        else lock_files.create_only_lock_file(folder.path, owners, owner, identity_file(folder.wal))
+        else lock_files.create_only_lock_file(folder.path, owners, owner, _identity_behind_links(folder))
     )
     announcement = Announcement(files, owners, owner, await run_program(files, create, owners))
     try:
         yield announcement
     finally:
         await announcement.withdraw()
+
+
+def _identity_behind_links(folder: StoreFolder) -> str:
+    """The lane of lock files follows no link below the folder, and ``wal`` may be one, to another disk."""
+    return identity_file(os.path.realpath(folder.wal))
 
 
 class Announcement:

@@ -6,10 +6,11 @@ keeps its identity, so the new log has the id of the lost one; its epoch tells t
 chain whose owner the lost one no longer is (rule R5). The lost log is moved to ``wal/NNNN-before-...``, never
 removed.
 
-Order: lock the folder; read and check the container; build the log in ``.restoring``; move the lost log away;
-create the element that claims the chain; move the new log to its place; unlock. Cancellation: what fails puts
-the lost log back. Crash: the container has its lost log, none, or the new one, and its chain at most one
-element more; the next recovery goes on from each. Until then an opening refuses the container."""
+Order: lock the folder; read and check the container; build the log in ``.restoring``; raise the register of
+the lost log, and move that away; create the element that claims the chain; move the new log to its place;
+unlock. Cancellation: what fails puts the lost log back. Crash: the container has its lost log, none, or the
+new one, and its chain at most one element more; the next recovery goes on from each. Until then an opening
+refuses the container."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ import attrs
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
+from ...journal.log.local_open import fence_log
 from ...journal.manifest.chain import list_elements
 from ...journal.manifest.store_record import check_store_record, ensure_store_record, require_store_record
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
@@ -38,6 +40,7 @@ from ..folder.restore_folder import (
     only_log,
     publish_log,
     put_back_log,
+    refuse_missing_log,
     refuse_open,
     restore_lane,
 )
@@ -64,6 +67,7 @@ async def inspect_log(folder: StoreFolder, config: StoreConfig, files: Files, co
     identity = await _existing_container(folder, files, container)
     await run_program(restore_lane(files, folder), refuse_open(folder), folder.path)
     log = _log_of(folder, config, files, identity, container)
+    await run_program(files, refuse_missing_log(folder, container), folder.wal)
     try:
         if await log.holds_nothing():
             return FoundLog(True, "holds nothing")
@@ -93,6 +97,7 @@ async def recover_container(
         announced(files, world, folder, "", take_over=False),
     ):
         # An opening may have been under way until now.
+        await run_program(files, refuse_missing_log(folder, container), folder.wal)
         is_empty = await _holds_nothing(_log_of(folder, config, files, identity, container))
         if only_empty and not is_empty:
             raise InvalidArgument(f"the log of container {container} is not lost: open the store")
@@ -106,6 +111,9 @@ async def recover_container(
             boot, described = await recovery.read(record, container)
             claim = await recovery.write(log_building(folder, container), folder.wal, identity, boot)
             await ensure_store_record(chunks, record.store, record.containers, record)
+            log_id = identity.container_log_id(container)
+            fence = fence_log(log_folder(folder.wal, container), log_id)
+            await run_program(files, fence, folder.wal)
             kept = f"{log_folder(folder.wal, container)}-before-{world.new_id()}"
             async with _replaced(folder, files, container, kept) as was_there:
                 await claim_chain(chunks, container, claim)
@@ -158,6 +166,7 @@ async def _find_lost(
     """The containers whose log holds nothing although their chain has elements."""
     empty = list[int]()
     for container in range(identity.containers):
+        await run_program(files, refuse_missing_log(folder, container), folder.wal)
         if await _holds_nothing(_log_of(folder, config, files, identity, container)):
             empty.append(container)
     if not empty:

@@ -15,11 +15,12 @@ returned before the check.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption, StorageFull
+from ...storage_backends.base.errors import DataCorruption, StorageFull, StoreMismatch
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
@@ -44,6 +45,7 @@ from ..registers.local import (
 )
 from .frames import FileId, Seal
 from .local_history import HISTORY_START, History, HistoryReader, Part, list_wal_files
+from .local_layout import LogLayout
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -186,6 +188,21 @@ def holds_nothing(context: LogContext) -> Program[bool]:
     if image is not None and any(mark.last_group >= HISTORY_START for mark in image.watermarks.values()):
         return False
     return not names or (yield from inspect_log(context)).history.last is None
+
+
+def fence_log(folder: str, log_id: bytes) -> Program[None]:
+    """W1: raise the register of a log that nobody is to own any more, if there is one that can be read. Its
+    live owner, if any, acks nothing more."""
+    register = None
+    with suppress(NotADirectoryError):  # Whoever reads the log says what it is.
+        register = yield from open_register(LogLayout(folder).register, write=True)
+    if register is None:
+        return
+    try:
+        with suppress(DataCorruption, StoreMismatch):
+            yield from locked(register, lambda handle: raise_locked(handle, log_id, 0))
+    finally:
+        yield Close(register)
 
 
 def list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:

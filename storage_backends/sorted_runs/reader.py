@@ -201,6 +201,11 @@ class RunReader:
             return await read()
 
     async def _read_tail(self, run: RunEntry) -> Tail:
+        if not run.is_of_a_writer:
+            raise DataCorruption(
+                f"no run has {run.length} bytes with a tail of {run.tail_length}, as the manifest says",
+                file=run.name,
+            )
         data = await self._read(run, run.length - run.tail_length, run.tail_length)
         tail = None
         for tail in tail_in_steps(data, run.name, run.length):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _VERSION = 1
 _LENGTH_MAX = 1 << 48
 """More than a storage has room for in one object."""
+_WRITTEN_MAX = 512 << 20
+"""Above what any version writes: blocks of 128 MiB (``encoder.py``), a step of a writer, and a tail."""
+_TAIL_MIN = 256 << 10
 _SHOWN = 100
 
 
@@ -45,6 +48,17 @@ class RunEntry:
 
     def covers(self, key: bytes) -> bool:
         return self.summary.first_key <= key <= self.summary.last_key
+
+    @property
+    def is_of_a_writer(self) -> bool:
+        """Whether a writer makes runs of this length with such a tail: a reader takes memory for it before it
+        knows whether the bytes are a run's.
+
+        Each row has 4 bytes in the tail and 16 in its block, besides its key. An entry of the index is not
+        larger than its block, which begins with a whole key. The trailer, and what tiny blocks have more, is
+        in the constant."""
+        blocks = self.length - self.tail_length
+        return self.length <= _WRITTEN_MAX and self.tail_length <= blocks * 5 // 4 + _TAIL_MIN
 
     def encode(self) -> bytes:
         fields = Encoder().u8(_VERSION).text(self.name).u64(self.length).u32(self.crc).u32(self.tail_length)

@@ -8,7 +8,8 @@ client that disconnects raises ``Disconnected``, and gets no answer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -34,6 +35,8 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 BYTES_TYPE = "application/octet-stream"
 SMALL_BYTES = 64 << 10
 """What a transport keeps for a client that does not read: answers up to this size need no room."""
+STEP_BYTES = 16 << 10
+"""The most bytes that a decoder is given in one step of the event loop: those of 400 small items."""
 RAW = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 """Bytes, in schemas."""
 S = TypeVar("S", bound=ServerContext)
@@ -161,12 +164,15 @@ class HttpCall(Generic[S]):
         self.counts.request_bytes += body.received
         return body.take()
 
-    async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
-        """Call ``take`` with each piece of the body as it arrives."""
+    async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], int]) -> None:
+        """Call ``take`` with each piece of the body as it arrives, of ``STEP_BYTES`` at most. It returns the
+        bytes that what it has made of them takes besides, which count as the body's do (rule H12)."""
         self._check_head(content_type, maximum)
-        await self._take_pieces(maximum, take)
+        await self._take_pieces(maximum, take, STEP_BYTES)
 
-    async def _take_pieces(self, maximum: int, take: Callable[[bytes], object]) -> None:
+    async def _take_pieces(
+        self, maximum: int, take: Callable[[bytes], int | None], step: int | None = None
+    ) -> None:
         size, more = 0, True
         arrival = self._arrival = Arrival(self.server)
         with arrival, arrival.scope as scope:
@@ -187,7 +193,11 @@ class HttpCall(Generic[S]):
                         )
 
                     arrival.take(size)
-                    take(piece)
+                    for start in range(0, len(piece), step or len(piece)):
+                        if start:
+                            await anyio.lowlevel.checkpoint()
+                        part = piece[start : start + step] if step else piece
+                        arrival.add(take(part) or 0)
 
         if arrival.is_dropped or scope.cancelled_caught:
             raise self._incomplete()
@@ -342,6 +352,28 @@ class HttpCall(Generic[S]):
             headers["Content-Length"] = str(len(answer.body))
         await self.begin(answer.status, headers)
         await self.block(answer.body, more=False)
+
+    async def pieces(self, content_type: str, pieces: Iterator[bytes]) -> None:
+        """A body that is made in pieces, one for each step of the event loop. One of more than a block has no
+        length, and is sent in blocks, of which only one is in memory (rule H12)."""
+        body, has_room = bytearray(), False
+        # HTTP/1.0 has no bodies without a length.
+        block_bytes = math.inf if self.scope["http_version"] == "1.0" else self.server.limits.block_bytes
+        for piece in pieces:
+            body += piece
+            await anyio.lowlevel.checkpoint()
+            if len(body) > SMALL_BYTES and not has_room:
+                await self.take_room()
+                has_room = True
+            if len(body) >= block_bytes:
+                if not self.started:
+                    await self.begin(200, {"Content-Type": content_type})
+                await self.block(bytes(body), more=True)
+                body, has_room = bytearray(), False
+        if self.started:
+            await self.block(bytes(body), more=False)
+        else:
+            await self.answer(Answer(200, bytes(body), content_type))
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True

@@ -74,11 +74,11 @@ class Arrival:
     """The room that one body takes with each piece that arrives, so that a request without its body holds
     nothing, and the rate at which it arrives."""
 
-    __slots__ = ("_received", "_server", "covered", "held", "is_dropped", "scope")
+    __slots__ = ("_extra", "_received", "_server", "covered", "held", "is_dropped", "scope")
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
-        self._received = 0
+        self._received = self._extra = 0
         self.held = 0
         self.covered = anyio.current_time()
         """Up to this time its bytes satisfy the minimum rate. Never later than now: what came early does not
@@ -109,9 +109,18 @@ class Arrival:
         earned = (received - self._received) / self._server.limits.body_rate
         self.covered = min(anyio.current_time(), self.covered + earned)
         self._received = received
-        self._server.check_room(received - self.held, self)
-        self._server._in_flight_bytes += received - self.held
-        self.held = received
+        self._hold()
+
+    def add(self, size: int) -> None:
+        """What was made of the body takes ``size`` bytes more. Raises as ``take``."""
+        self._extra += size
+        self._hold()
+
+    def _hold(self) -> None:
+        wanted = self._received + self._extra
+        self._server.check_room(wanted - self.held, self)
+        self._server._in_flight_bytes += wanted - self.held
+        self.held = wanted
 
     def release(self) -> None:
         self._server._in_flight_bytes -= self.held

@@ -23,7 +23,15 @@ from ....storage_backends.base.errors import (
     UnknownWriter,
 )
 from ..wire import headers, paths
-from ..wire.batch import BATCH_TYPE, BatchDecoder, BatchItem, BatchLimits, Results, encode_outcomes
+from ..wire.batch import (
+    BATCH_TYPE,
+    ITEM_MEMORY,
+    BatchDecoder,
+    BatchItem,
+    BatchLimits,
+    Results,
+    encode_outcomes,
+)
 from ..wire.bodies import (
     JSON_TYPE,
     Appended,
@@ -110,25 +118,27 @@ async def append(call: Call) -> Answer:
     body=Body(BATCH_TYPE, RAW),
     successes=(Success(200, "One result for each append, in order.", JSON_TYPE, Results),),
 )
-async def batch(call: Call) -> Answer:
+async def batch(call: Call) -> None:
     """Append to many segments, each append with its own outcome; those to one segment in order."""
     server = call.server
     decoder = BatchDecoder(BatchLimits(server.limits.batch_items, server.store.append_bytes_max))
     items: list[BatchItem] = []
-    await call.each_piece(
-        BATCH_TYPE, server.limits.batch_bytes, lambda piece: items.extend(decoder.feed(piece))
-    )
+
+    def decode(piece: bytes) -> int:
+        decoded = decoder.feed(piece)
+        items.extend(decoded)
+        return ITEM_MEMORY * len(decoded)
+
+    await call.each_piece(BATCH_TYPE, server.limits.batch_bytes, decode)
     # H7: nothing reaches the store before the last byte was decoded.
     decoder.finish()
     outcomes = await server.store.append_each(items)
-    return Answer(
-        200,
+    await call.pieces(
+        JSON_TYPE,
         encode_outcomes(
-            [
-                # H13: the containers of one batch may have moved to several hosts.
-                server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
-                for outcome, item in zip(outcomes, items, strict=True)
-            ]
+            # H13: the containers of one batch may have moved to several hosts.
+            server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
+            for outcome, item in zip(outcomes, items, strict=True)
         ),
     )
 

@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Annotated
 
 import attrs
@@ -46,6 +47,11 @@ NAMES_MAX = 0xFFFF
 ITEMS_MAX = 65_536
 EVENTS_MAX = 1 << 20
 """The most events of one item, as for ``append_many``."""
+
+ITEM_MEMORY = 1 << 10
+"""Bytes for which an item counts besides its own, until its batch is answered: it costs a handful of objects,
+and its refusal some more."""
+_PROBLEMS = 128
 
 _HEAD = struct.Struct(">4sHI")
 _NAME = struct.Struct(">H")
@@ -334,12 +340,17 @@ class Results(Struct, frozen=True):
     results: list[Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | ProblemDocument | None]
 
 
-def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> bytes:
-    """The answer's body. An exception that is not a ``TierlogError`` becomes the problem ``internal``."""
-    results = [
-        problem_document(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes
-    ]
-    return json.dumps({"results": results}, separators=(",", ":")).encode()
+def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> Iterator[bytes]:
+    """The answer's body, in pieces that take about a millisecond each. An exception that is not a
+    ``TierlogError`` becomes the problem ``internal``."""
+    before, iterator = '{"results":[', iter(outcomes)
+    while part := list(islice(iterator, _PROBLEMS)):
+        results = [
+            problem_document(outcome) if isinstance(outcome, BaseException) else outcome for outcome in part
+        ]
+        yield (before + json.dumps(results, separators=(",", ":"))[1:-1]).encode()
+        before = ","
+    yield b"]}" if before == "," else b'{"results":[]}'
 
 
 def decode_outcomes(body: bytes, count: int) -> list[Outcome]:

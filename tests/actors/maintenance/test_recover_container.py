@@ -4,13 +4,22 @@ R11)."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
+from subprocess import run
 from typing import TypeVar
 
+import anyio
+import anyio.abc
 import pytest
 
 from support.folders import fingerprint, flip_bit
+from support.scripted_files import ScriptedFiles
 from tierlog import (
     DataCorruption,
     HistoryLost,
@@ -29,7 +38,7 @@ from tierlog.actors.store import recover_container as module
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore
 from tierlog.actors.store.recover_container import FoundLog, inspect_log, recover_container
-from tierlog.storage_backends.base.files import Program
+from tierlog.storage_backends.base.files import IoCall, Program, Rename
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.files.local import LocalFiles
@@ -137,11 +146,12 @@ async def test_r11_a_damaged_log_that_is_declared_lost_is_kept(tmp_path: Path) -
 
     done = await recovered(tmp_path)
     assert done.kept.startswith(f"{tmp_path}/wal/0001-before-")
-    assert fingerprint(Path(done.kept)) == lost
+    kept = fingerprint(Path(done.kept))
+    assert {name for name in lost | kept if lost.get(name) != kept.get(name)} == {"register"}
     async with open_store(tmp_path, config=QUIET) as store:
         assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
         assert {await store.read(name, 0, 100) for name in KEPT} == {b"flushed lost"}
-    assert fingerprint(Path(done.kept)) == lost
+    assert fingerprint(Path(done.kept)) == kept
 
 
 async def test_j6_a_lost_log_that_is_put_back_is_refused(tmp_path: Path) -> None:
@@ -191,6 +201,70 @@ async def test_r11_a_refused_recovery_leaves_the_folder_as_it_is(tmp_path: Path)
     assert fingerprint(tmp_path) == before
 
 
+async def test_r11_logs_on_another_file_system_are_refused_before_the_chain_is_claimed(
+    tmp_path: Path,
+) -> None:
+    """As where ``wal/`` is a mount point: afterwards the lost log would be refused too."""
+    await make(tmp_path)
+    before = fingerprint(tmp_path)
+    files = ScriptedFiles()
+
+    def other_file_system(call: IoCall) -> OSError | None:
+        if not isinstance(call, Rename):
+            return None
+        places = {Path(path).relative_to(tmp_path).parts[0] for path in (call.source, call.target)}
+        return OSError(errno.EXDEV, os.strerror(errno.EXDEV)) if len(places) > 1 else None
+
+    files.fail = other_file_system
+    with pytest.raises(InvalidArgument, match=f"{tmp_path}/wal is on another file system than {tmp_path}"):
+        await recover_container(check_path(tmp_path), QUIET, files, system_world(), 1)
+    assert fingerprint(tmp_path) == before
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
+
+
+async def test_s17_folders_that_are_nested_deeper_than_those_of_a_restore_are_refused(tmp_path: Path) -> None:
+    await make(tmp_path)
+    made = tmp_path / ".restoring"
+    made.mkdir()
+    inner = os.open(made, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=inner)
+        outer, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+    with pytest.raises(InvalidArgument, match="folders in folders"):
+        await recovered(tmp_path)
+    # pytest removes folders by recursion, .
+    run(["rm", "-rf", str(made)], check=True)
+
+
+async def test_r11_a_link_without_its_target_is_no_lost_log(tmp_path: Path) -> None:
+    await make(tmp_path)
+    log, away = tmp_path / "wal/0001", tmp_path / "other disk"
+    log.rename(away)
+    log.symlink_to(tmp_path / "mount")
+
+    with pytest.raises(InvalidArgument, match="wal/0001 is a link, .* is it not mounted"):
+        async with open_store(tmp_path, config=QUIET, recover_from_lts=True):
+            pass
+    for refused in (found, recovered):
+        with pytest.raises(InvalidArgument, match="is it not mounted"):
+            await refused(tmp_path)
+    away.rename(tmp_path / "mount")
+    async with open_store(tmp_path, config=QUIET, recover_from_lts=True) as store:
+        assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
+
+
+async def test_r11_the_next_opening_removes_what_the_check_of_a_killed_recovery_left(tmp_path: Path) -> None:
+    await make(tmp_path)
+    (tmp_path / ".restoring").mkdir()
+    (tmp_path / "wal/.remaking-moves").mkdir()
+    async with open_store(tmp_path, config=QUIET):
+        pass
+    assert sorted(path.name for path in (tmp_path / "wal").glob(".r*")) == []
+
+
 async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +278,73 @@ async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(
     monkeypatch.setattr("tierlog.actors.store.recover_container.claim_chain", claimed)
     with pytest.raises(StoreMismatch):
         await recovered(tmp_path)
-    assert fingerprint(tmp_path) == before
+    # It was fenced before it was moved away: its register has another epoch.
+    after = fingerprint(tmp_path)
+    assert {name for name in before | after if before.get(name) != after.get(name)} == {"wal/0001/register"}
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed lost"}
+
+
+LIVE = r"""
+import sys
+import anyio
+from tierlog import TierlogError, open_store
+
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        await store.append(sys.argv[2], b" alive")
+        sys.stdout.write("open\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+        try:
+            offset = await store.append(sys.argv[2], b" acked")
+            sys.stdout.write(f"acked at {offset}\n")
+        except TierlogError as error:
+            sys.stdout.write(f"{error}\n")
+        sys.stdout.flush()
+
+anyio.run(main)
+"""
+
+
+@asynccontextmanager
+async def live_process(folder: Path) -> AsyncIterator[anyio.abc.Process]:
+    async with await anyio.open_process([sys.executable, "-c", LIVE, str(folder), LOST[0]]) as process:
+        assert process.stdout is not None
+        assert await process.stdout.receive() == b"open\n"
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+
+async def test_r11_a_process_that_is_not_noticed_acks_nothing_any_more(tmp_path: Path) -> None:
+    """Its lock file was lost with ``owners/``."""
+    await make(tmp_path)
+    async with live_process(tmp_path) as process:
+        rmtree(tmp_path / "owners")
+        await recovered(tmp_path)
+
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.send(b"\n")
+        answer = (await process.stdout.receive()).decode()
+    assert not answer.startswith("acked")
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}, answer
+
+
+async def test_r11_a_process_of_an_earlier_version_is_noticed(tmp_path: Path) -> None:
+    """Its lock file is in ``wal/owners``."""
+    await make(tmp_path)
+    async with live_process(tmp_path) as process:
+        (tmp_path / "owners").rename(tmp_path / "wal/owners")
+        before = fingerprint(tmp_path)
+        for attempt in (recovered, found):
+            with pytest.raises(InvalidArgument, match=f"open in process {process.pid}"):
+                await attempt(tmp_path)
+        assert fingerprint(tmp_path) == before
 
 
 async def test_r11_an_open_store_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from simulation.mutants.programs import rerouted
 
 from support.folders import make_socket, newest_log_file
 from support.patience import scaled
-from tierlog import DataCorruption, InvalidArgument, StoreConfig, Unavailable, open_store
+from tierlog import DataCorruption, InvalidArgument, NotOwner, StoreConfig, Unavailable, open_store
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.folder.restore_folder import finish_restore
 from tierlog.actors.maintenance.doctor import examine
@@ -133,6 +133,17 @@ async def test_a_link_in_place_of_their_folder_is_refused(
 
     owners.unlink()
     await open_owner(tmp_path / "data")
+
+
+async def test_the_logs_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/wal").symlink_to(tmp_path / "disk")
+    await make_store(tmp_path / "data")
+    async with open_store(tmp_path / "data"):
+        with pytest.raises(NotOwner, match="this process has .* open already"):
+            await open_owner(tmp_path / "data")
+    assert (tmp_path / "disk/store").is_file()
 
 
 # --- what a restore left, which is removed with all that is in it (rule S17) ----------------------------

@@ -116,6 +116,35 @@ def test_every_row_is_found_and_no_other(rows: list[Row], block_bytes: int) -> N
         assert start == [other for other in rows if other.key >= row.key]
 
 
+@pytest.mark.parametrize("block_bytes", [1, 8 << 10])
+@pytest.mark.parametrize("key_bytes", [2, 8 << 10])
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_m3_the_longest_tails_are_within_their_bound(block_bytes: int, key_bytes: int, place: str) -> None:
+    """Of rows that have little besides their fingerprints, and of keys that have long separators."""
+    count = 60_000 if key_bytes == 2 else 300
+    rest = b"k" * (key_bytes - 2)
+    keys = [
+        n.to_bytes(2, "big") + rest if place == "first" else b"k" + rest + n.to_bytes(2, "big")
+        for n in range(1, count)
+    ]
+    run, _ = encode([Row(key, 1, None) for key in keys], block_bytes)
+
+    entry = RunEntry.of(run, 1, 1)
+    assert entry.is_of_a_writer
+    # And without what the constant allows tiny runs: a large run has no more for each row.
+    assert run.tail_length - len(rest) * 3 - 200 <= (run.length - run.tail_length) * 5 // 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("changes", [{"length": 1 << 30}, {"length": 8 << 20, "tail_length": 5 << 20}])
+async def test_m3_a_run_that_no_writer_makes_is_damage_before_anything_is_read(
+    changes: dict[str, int],
+) -> None:
+    run, _ = entry_of(SAMPLE, "r")
+    with pytest.raises(DataCorruption, match="as the manifest says"):
+        await all_rows(attrs.evolve(run, **changes), b"")
+
+
 @given(TABLES)
 def test_the_same_name_and_rows_give_the_same_bytes_however_they_are_taken(rows: list[Row]) -> None:
     encoder = RunEncoder("runs/1", block_bytes=64)

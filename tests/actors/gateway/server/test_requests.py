@@ -18,15 +18,23 @@ from support.http_server import (
     serving,
     until,
 )
+from support.loop_steps import LongestSteps
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection, listener
 from tierlog.actors.gateway.server.context import ServerLimits
-from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, encode_batch
-from tierlog.storage_backends.base.errors import ConfigError
+from tierlog.actors.gateway.wire.batch import (
+    BATCH_TYPE,
+    ITEM_MEMORY,
+    BatchItem,
+    decode_outcomes,
+    encode_batch,
+)
+from tierlog.storage_backends.base.errors import BadOffset, ConfigError
 
 pytestmark = pytest.mark.anyio
 
 RAW = {"Content-Type": "application/octet-stream"}
+BATCH = {"Content-Type": BATCH_TYPE}
 HEAD = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n"
 
 
@@ -247,6 +255,48 @@ async def test_h12_more_bytes_than_the_bound_are_refused(tmp_path: Path) -> None
 
     assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
     assert alone.status_code == 200
+
+
+def refused_batch(count: int) -> bytes:
+    return b"".join(encode_batch([BatchItem("a", b"x", expected_offset=1 << 62)] * count))
+
+
+async def test_h12_the_items_of_a_batch_count_besides_its_bytes(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(in_flight_bytes=200 * ITEM_MEMORY)) as served:
+        await served.store.create_segment("a")
+        stream = await served.raw(HEAD + b"content-length: 950\r\n\r\n" + bytes(900))
+        await until(lambda: served.gateway._in_flight_bytes == 900)
+
+        few = await served.http.post("/v1/batch", content=refused_batch(100), headers=BATCH)
+        many = await served.http.post("/v1/batch", content=refused_batch(200), headers=BATCH)
+        await until(lambda: served.gateway._in_flight_bytes == 900)
+        await stream.aclose()
+
+    assert (few.status_code, many.status_code) == (200, 429)
+
+
+async def test_h12_a_large_answer_to_a_batch_is_sent_in_blocks(tmp_path: Path) -> None:
+    """In steps and with room for one block, however long it is."""
+    limits = ServerLimits(block_bytes=100_000, unread_bytes=200_000)
+    async with service(tmp_path, limits) as served:
+        await served.store.create_segment("a")
+        longest, body = LongestSteps(), refused_batch(5000)
+        for _ in longest.attempts():
+            with longest.of("batch"):
+                answer = await served.http.post("/v1/batch", content=body, headers=BATCH)
+        old = await served.raw(
+            b"POST /v1/batch HTTP/1.0\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+            % (BATCH_TYPE.encode(), len(body))
+            + body
+        )
+        whole = await everything(old)
+        assert served.gateway.unread_blocks.value == served.gateway.unread_max == 1
+
+    assert "content-length" not in answer.headers
+    assert len(answer.content) > 10 * limits.block_bytes
+    assert {type(outcome) for outcome in decode_outcomes(answer.content, 5000)} == {BadOffset}
+    assert b"content-length: %d\r\n" % len(answer.content) in whole
+    assert whole.endswith(answer.content)
 
 
 async def test_h12_heads_without_their_bodies_hold_no_room(tmp_path: Path) -> None:

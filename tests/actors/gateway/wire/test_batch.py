@@ -209,7 +209,7 @@ def test_h7_outcomes_come_back_in_order() -> None:
     ]
     outcomes = [12, None, *errors, 0]
 
-    back = decode_outcomes(encode_outcomes(outcomes), 6)
+    back = decode_outcomes(b"".join(encode_outcomes(outcomes)), 6)
 
     assert back[:2] == [12, None]
     assert [(type(error), vars(error)) for error in back[2:5]] == [
@@ -218,8 +218,18 @@ def test_h7_outcomes_come_back_in_order() -> None:
     assert back[5] == 0
 
 
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 1000])
+def test_outcomes_are_encoded_in_short_pieces(count: int) -> None:
+    outcomes = [None if number % 3 else SegmentNotFound("y", segment="b") for number in range(count)]
+
+    pieces = list(encode_outcomes(outcomes))
+    assert max(map(len, pieces)) < 20_000
+    back = decode_outcomes(b"".join(pieces), count)
+    assert [type(outcome) for outcome in back] == [type(outcome) for outcome in outcomes]
+
+
 def test_a_result_that_is_not_known_is_an_unknown_outcome() -> None:
-    back = decode_outcomes(encode_outcomes([KeyError("x")]), 1)
+    back = decode_outcomes(b"".join(encode_outcomes([KeyError("x")])), 1)
 
     assert type(back[0]) is OutcomeUnknown
 
