@@ -281,6 +281,7 @@ async def test_h12_a_large_answer_to_a_batch_is_sent_in_blocks(tmp_path: Path) -
     async with service(tmp_path, limits) as served:
         await served.store.create_segment("a")
         longest, body = LongestSteps(), refused_batch(5000)
+        answer = await served.http.post("/v1/batch", content=body, headers=BATCH)
         for _ in longest.attempts():
             with longest.of("batch"):
                 answer = await served.http.post("/v1/batch", content=body, headers=BATCH)
