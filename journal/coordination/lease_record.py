@@ -55,7 +55,7 @@ def decode_lease(data: bytes, place: str) -> LeaseRecord:
         raise StoreMismatch(
             f"{place} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"
         )
-    if magic != _MAGIC or end < _FIELDS.size:
+    if magic != _MAGIC or version != FORMAT_VERSION or end < _FIELDS.size:
         raise DataCorruption("this is no lease", file=place)
     _, _, held, lease_id, put_id, duration_ms, size = _FIELDS.unpack_from(data)
     name = data[_FIELDS.size : end]

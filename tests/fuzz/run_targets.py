@@ -197,7 +197,12 @@ RUN_TARGETS = (
             Histories,
             st.sets(st.integers(0, (1 << 64) - 1), max_size=3).map(lambda epochs: tuple(sorted(epochs))),
             st.lists(
-                st.builds(EndedLog, st.binary(min_size=16, max_size=16), st.integers(0, (1 << 64) - 1)),
+                st.builds(
+                    EndedLog,
+                    st.binary(min_size=16, max_size=16),
+                    st.integers(0, (1 << 64) - 1),
+                    st.integers(0, (1 << 64) - 1),
+                ),
                 max_size=3,
             ).map(tuple),
         ),

@@ -209,7 +209,7 @@ async def test_w8_a_copied_folder_is_refused_by_its_claim_in_the_bucket(
 async def test_w8_two_stores_cannot_share_a_prefix(server: S3Server, tmp_path: Path) -> None:
     async with open_store(tmp_path / "first", containers=1, config=settings(server)) as store:
         await fill(store)
-    with pytest.raises(StoreMismatch, match="another store needs its own folder or S3 prefix"):
+    with pytest.raises(StoreMismatch, match="Another store needs its own folder or S3 prefix"):
         async with open_store(tmp_path / "second", containers=1, config=settings(server)) as store:
             await store.create_segment(NAME)
 
