@@ -49,8 +49,8 @@ EXEMPT = {
     "actors/gateway/server/listener.py _cannot_listen": "advice beside the system's error, after the address "
     "was refused",
     "actors/host/main.py _parse": "argparse, for arguments that the supervisor has written",
-    "actors/gateway/server/write_handlers.py batch.decode": "hands pieces of a body to the decoder of batches, "
-    "which has a target",
+    "actors/gateway/server/write_handlers.py batch.decode": "hands pieces of a body to the "
+    "decoder of batches, which has a target",
     "actors/gateway/server/call.py HttpCall.container": "part of a request; asked over HTTP in "
     "supervisor_process/test_admin.py",
     "storage_backends/sorted_runs/merge_helper.py main": "the length of what its parent has just sent",
