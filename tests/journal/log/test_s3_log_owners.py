@@ -165,4 +165,4 @@ def test_the_worlds_find_a_planted_bug(
 ) -> None:
     bug(monkeypatch.setattr)
 
-    assert first_problem(600) is not None
+    assert first_problem(3_000) is not None
