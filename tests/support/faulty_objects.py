@@ -30,6 +30,13 @@ class FaultKind(enum.Enum):
     """It takes effect, and again; the second answer arrives."""
 
 
+KINDS_AND_DELAYS = [
+    *((kind, 0) for kind in FaultKind if kind is not FaultKind.LATE),
+    *((FaultKind.LATE, delay) for delay in (1, 2, 4, 8, 20, 1_000)),
+]
+"""Each kind of fault, and late ones of several delays."""
+
+
 @attrs.frozen
 class ObjectFault:
     at: int

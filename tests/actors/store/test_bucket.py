@@ -4,7 +4,6 @@ when the bucket is not right."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ import attrs
 import pytest
 
 from support.http_server import until
-from support.s3 import ClientPool, s3_server
 from support.s3_server import BUCKET, Fault, S3Server
 from support.stores import config
 from tierlog import (
@@ -42,24 +40,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 NAME = "app/events"
 PLACE = f"s3://{BUCKET}/stores/first"
 PIECES = [bytes([number]) * 10_000 for number in range(20)]
-
-
-@pytest.fixture(scope="module")
-def _server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def _clients() -> ClientPool:
-    return ClientPool()
-
-
-@pytest.fixture
-def server(_server: S3Server, _clients: ClientPool, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    _server.reset()
-    monkeypatch.setattr(s3_requests, "make_client", _clients.client)
-    return _server
 
 
 @attrs.frozen

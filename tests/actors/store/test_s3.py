@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import attrs
 import pytest
 
 from support.patience import scaled
-from support.s3 import ClientPool, s3_server
 from support.s3_server import BUCKET, Fault, S3Server
 from support.stores import config
 from tierlog import (
@@ -33,7 +31,6 @@ from tierlog.actors.settings.configuration import CacheConfig, ChunkCacheConfig,
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import recover_store
-from tierlog.storage_backends.chunks import s3_requests
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
@@ -42,24 +39,6 @@ NAME = "app/events"
 LOCATION = f"s3://{BUCKET}/stores/first"
 PIECES = [bytes([number]) * 10_000 for number in range(40)]
 """Several chunks: they roll at 64 KiB."""
-
-
-@pytest.fixture(scope="module")
-def _server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def _clients() -> ClientPool:
-    return ClientPool()
-
-
-@pytest.fixture
-def server(_server: S3Server, _clients: ClientPool, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    _server.reset()
-    monkeypatch.setattr(s3_requests, "make_client", _clients.client)
-    return _server
 
 
 def settings(server: S3Server, *, append: bool = False, **more: Any) -> StoreConfig:

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio.testing
 
-from support.faulty_objects import FaultKind, FaultyObjects, ObjectFault
+from support.faulty_objects import KINDS_AND_DELAYS, FaultKind, FaultyObjects, ObjectFault
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Coordination, LeaseHeld
@@ -243,11 +243,7 @@ async def test_a_life_has_as_many_requests_as_are_tried(bucket: Bucket) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("options", [PATIENT, HASTY], ids=["repeated", "fatal"])
-@pytest.mark.parametrize(
-    ("kind", "delay"),
-    [(kind, 0) for kind in FaultKind if kind is not FaultKind.LATE]
-    + [(FaultKind.LATE, delay) for delay in (1, 2, 4, 8, 20, 1_000)],
-)
+@pytest.mark.parametrize(("kind", "delay"), KINDS_AND_DELAYS)
 async def test_no_fault_of_one_request_sets_a_value_twice(
     kind: FaultKind, delay: int, options: ObjectCoordinationOptions
 ) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from support.faulty_objects import FaultKind, FaultyObjects, ObjectFault
+from support.faulty_objects import KINDS_AND_DELAYS, FaultKind, FaultyObjects, ObjectFault
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.journal.log.s3_layout import S3LogOptions
@@ -103,11 +103,7 @@ async def test_a_life_has_as_many_requests_as_are_tried() -> None:
 
 
 @pytest.mark.parametrize("options", [PATIENT, HASTY], ids=["repeated", "fatal"])
-@pytest.mark.parametrize(
-    ("kind", "delay"),
-    [(kind, 0) for kind in FaultKind if kind is not FaultKind.LATE]
-    + [(FaultKind.LATE, delay) for delay in (1, 2, 4, 8, 20, 1_000)],
-)
+@pytest.mark.parametrize(("kind", "delay"), KINDS_AND_DELAYS)
 async def test_no_fault_of_one_request_loses_or_repeats_a_group(
     kind: FaultKind, delay: int, options: S3LogOptions
 ) -> None:
