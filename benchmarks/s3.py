@@ -69,8 +69,10 @@ def server(*arguments: str) -> Iterator[str]:
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
     ):
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 @asynccontextmanager
