@@ -22,7 +22,7 @@ import attrs
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
-from ...journal.manifest.chain import ChainReport, element_name, read_chain
+from ...journal.manifest.chain import ChainReport, element_name, read_owners
 from ...journal.manifest.element import Kind
 from ...journal.manifest.pin_record import (
     PinRecord,
@@ -168,7 +168,7 @@ class Recovery:
 
     async def read(self, record: StoreRecord, index: int) -> tuple[LtsBoot, RecoveredContainer]:
         """What the container begins with."""
-        chain = await read_chain(self._chunks, index)
+        chain = await read_owners(self._chunks, index)
         newest = await LtsContainer(index, self._chunks, record.store).newest()
         if lost := await find_lost_element(self._chunks, index, 0 if newest is None else newest.n):
             raise DataCorruption(lost.message, file=lost.name, offset=lost.offset)

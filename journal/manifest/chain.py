@@ -5,6 +5,7 @@ created before it began. An element that is deleted between listing and reading 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -15,7 +16,7 @@ from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
 from ...storage_backends.base.parallel import in_parallel
 from ...storage_backends.base.values import Value
-from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Position, check_crc, position_of
+from .element import CONTAINERS_PREFIX, ELEMENT_BYTES_MAX, Element, Owner, Position, check_crc, position_of
 
 _ATTEMPTS_MAX = 10
 """Times that a chain is listed whose newest element vanishes each time."""
@@ -23,7 +24,7 @@ _ATTEMPTS_MAX = 10
 _READS_MAX = 16
 """Elements that are read at a time."""
 _PART = 256
-"""Elements that are read before they are checked."""
+"""Elements that are read together; the newest ones that ``read_owners`` reads."""
 _SHOWN = 100
 """What a message shows of a name."""
 
@@ -184,35 +185,90 @@ class ChainReport(Value):
 
 async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
     """Read all elements and check that each continues the one before, if that is still there."""
+    return await _read_current(chunks, container, _read_all)
+
+
+async def read_owners(chunks: ChunkStorage, container: int) -> ChainReport:
+    """Read the newest elements, and of those below at least the first and last of each owner, and the first
+    with the cycle of the newest. Checks as ``read_chain`` does that they continue each other (rule R2)."""
+    return await _read_current(chunks, container, _read_ends)
+
+
+_Readable = StoredElement | ChainProblem | None
+_Read = Callable[[Sequence[int]], Awaitable[Sequence[_Readable]]]
+
+
+async def _read_current(
+    chunks: ChunkStorage, container: int, walk: Callable[[list[int], _Read], Awaitable[list[_Readable]]]
+) -> ChainReport:
+    async def read(numbers: Sequence[int]) -> Sequence[_Readable]:
+        return await in_parallel(
+            _READS_MAX, [partial(_read_or_problem, chunks, container, n) for n in numbers]
+        )
+
     numbers: list[int] = []
     for _ in range(_ATTEMPTS_MAX):
         numbers = await list_elements(chunks, container)
-        chain = await _read_listed(chunks, container, numbers)
+        chain = _report(container, await walk(numbers, read))
         if not numbers or (chain.listed and chain.listed[0].n == numbers[-1]):
             return chain
     raise _vanished(container, numbers[-1])
 
 
-async def _read_listed(chunks: ChunkStorage, container: int, numbers: list[int]) -> ChainReport:
+def _report(container: int, found: Sequence[_Readable]) -> ChainReport:
     elements: list[StoredElement] = []
     problems: list[ChainProblem] = []
-    # Thousands, if none could be deleted for long: one after the other they would take minutes.
-    reads = [partial(_read_or_problem, chunks, container, n) for n in reversed(numbers)]
-    for start in range(0, len(reads), _PART):
-        for found in await in_parallel(_READS_MAX, reads[start : start + _PART]):
-            if isinstance(found, ChainProblem):
-                problems.append(found)
-            elif found is not None:
-                # The walk goes on after a break: an operator needs to see what both histories have.
-                if elements and (message := _break_between(found, elements[-1].element)):
-                    problems.append(ChainProblem(element_name(container, found.n), message))
-                elements.append(found)
+    for each in sorted((each for each in found if each is not None), key=lambda each: each.n, reverse=True):
+        if isinstance(each, ChainProblem):
+            problems.append(each)
+            continue
+        # The walk goes on after a break: an operator needs to see what both histories have.
+        if elements and (message := _break_between(each, elements[-1].element)):
+            problems.append(ChainProblem(element_name(container, each.n), message))
+        elements.append(each)
     return ChainReport(container, tuple(elements), tuple(problems))
 
 
-async def _read_or_problem(
-    chunks: ChunkStorage, container: int, n: int
-) -> StoredElement | ChainProblem | None:
+async def _read_all(numbers: list[int], read: _Read) -> list[_Readable]:
+    return [
+        each for start in range(0, len(numbers), _PART) for each in await read(numbers[start : start + _PART])
+    ]
+
+
+async def _read_ends(numbers: list[int], read: _Read) -> list[_Readable]:
+    """Thousands are left if none could be deleted for long. An owner's elements have no others between them,
+    so where two are of one owner, those between need not be read."""
+    found = list(await read(numbers[-_PART:]))
+    newest = found[-1] if found else None
+    below = numbers[:-_PART]
+    if not below or not isinstance(newest, StoredElement):
+        return found
+
+    cycle = newest.element.progress.cycle
+    read_below = {below[-1]: (await read(below[-1:]))[0], below[0]: (await read(below[:1]))[0]}
+    spans = [below]
+    while spans:
+        middles = list[int]()
+        halves = list[list[int]]()
+        for span in spans:
+            first, last = read_below[span[0]], read_below[span[-1]]
+            if not isinstance(first, StoredElement) or not isinstance(last, StoredElement):
+                # Deleted or damaged, as what is between may be.
+                middles += span[1:-1]
+            elif len(span) > 2 and _side(first, cycle) != _side(last, cycle):
+                half = len(span) // 2
+                middles.append(span[half])
+                halves += [span[: half + 1], span[half:]]
+        read_below.update(zip(middles, await read(middles), strict=True))
+        spans = halves
+    return [*read_below.values(), *found]
+
+
+def _side(stored: StoredElement, cycle: int) -> tuple[Owner, bool]:
+    return stored.element.owner, stored.element.progress.cycle == cycle
+
+
+async def _read_or_problem(chunks: ChunkStorage, container: int, n: int) -> _Readable:
     """None if it was deleted since it was listed."""
     try:
         return await read_element(chunks, container, n)

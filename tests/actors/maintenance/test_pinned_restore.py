@@ -37,7 +37,7 @@ from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.actors.store.recover_container import recover_container
-from tierlog.journal.manifest.chain import ChainReport, read_chain
+from tierlog.journal.manifest.chain import ChainReport, read_chain, read_owners
 from tierlog.journal.manifest.store_record import StoreRecord
 from tierlog.storage_backends.base.backups import make_backup, take_steps
 from tierlog.storage_backends.base.names import container_of
@@ -357,10 +357,10 @@ async def test_p6_a_backup_that_is_removed_during_its_restore_is_not_restored(
             await owner.remove_backup("one")
         if is_late:
             record.write_bytes(content)
-        return await read_chain(*arguments)
+        return await read_owners(*arguments)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tierlog.actors.store.recover.read_chain", after_the_removal)
+        patched.setattr("tierlog.actors.store.recover.read_owners", after_the_removal)
         with pytest.raises(BackupIncomplete, match="container 0 does not keep it"):
             await restored(folder, "one")
     assert not (folder / "wal").exists()

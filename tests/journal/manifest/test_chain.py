@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import anyio.lowlevel
 import attrs
 import pytest
 
 from support.operations import ELEMENT, element_of
 from tierlog.journal.manifest.chain import (
+    ChainReport,
     StoredElement,
     element_name,
     journal_prefix,
@@ -15,6 +18,7 @@ from tierlog.journal.manifest.chain import (
     read_chain,
     read_element,
     read_newest,
+    read_owners,
 )
 from tierlog.journal.manifest.element import NOTHING, Element, Position, position_of
 from tierlog.storage_backends.base.errors import ChunkNotFound, DataCorruption, Unavailable
@@ -141,6 +145,99 @@ async def test_an_element_that_does_not_follow_the_one_before_is_reported() -> N
     (problem,) = (await read_chain(chunks, 3)).problems
     assert problem.name == element_name(3, 4)
     assert "another history went on" in problem.message
+
+
+def long_chain(owners: list[int], cycles: int) -> list[Element]:
+    """So many elements of each owner, one after the other; the newest ones have the newest cycle."""
+    elements, before, count = list[Element](), NOTHING, sum(owners)
+    for opening, of_owner in enumerate(owners):
+        for _ in range(of_owner):
+            n = len(elements) + 1
+            template = element(n, before)
+            each = attrs.evolve(
+                template,
+                owner=attrs.evolve(template.owner, owner=bytes([opening]) * 16),
+                progress=attrs.evolve(template.progress, cycle=7 if n > count - cycles else 6),
+            )
+            elements.append(each)
+            before = position_of(each.encode())
+    return elements
+
+
+class Counting(MemoryChunkStorage):
+    reads = 0
+
+    async def _read(self, name: str, offset: int, size: int) -> bytes:
+        self.reads += 1
+        return await super()._read(name, offset, size)
+
+
+async def put_all(elements: list[Element]) -> Counting:
+    chunks = Counting(MemoryChunkState())
+    await chunks.open()
+    for each in elements:
+        await chunks.create_with_content(element_name(3, each.n), [each.encode()])
+    return chunks
+
+
+@pytest.mark.parametrize(
+    ("owners", "cycles", "most"),
+    [
+        ([3000], 1, 260),
+        ([3000], 1000, 290),
+        ([1, 2999], 3000, 290),
+        ([500, 1, 1, 700, 1798], 2000, 340),
+        ([1] * 250 + [2750], 5, 520),
+        ([100, 100], 3, 200),
+        ([300], 300, 300),
+    ],
+)
+async def test_r2_of_a_long_chain_the_ends_of_each_owner_are_read(
+    owners: list[int], cycles: int, most: int
+) -> None:
+    elements = long_chain(owners, cycles)
+    chunks = await put_all(elements)
+
+    report = await read_owners(chunks, 3)
+
+    assert report.problems == ()
+    read = {each.n for each in report.elements}
+    assert [each.n for each in report.elements] == sorted(read, reverse=True)
+    ends = {1, len(elements)}
+    for before, after in pairwise(elements):
+        if before.owner != after.owner or before.progress.cycle != after.progress.cycle:
+            ends |= {before.n, after.n}
+    assert ends <= read
+    assert set(range(max(1, len(elements) - 255), len(elements) + 1)) <= read
+    assert chunks.reads <= most
+
+
+@pytest.mark.parametrize("at", [2, 700, 1500, 2700, 2999])
+async def test_r2_two_histories_are_found_anywhere_in_a_long_chain(at: int) -> None:
+    """They have different owners."""
+    elements = [*long_chain([0, at], 0), *long_chain([3000], 1)[at:]]
+    (problem,) = (await read_owners(await put_all(elements), 3)).problems
+    assert problem.name == element_name(3, at)
+    assert "another history went on" in problem.message
+
+
+@pytest.mark.parametrize("damaged", [{1}, {1500}, {2000, 2744}, {*range(2, 2700)}, {2999}])
+async def test_r2_unreadable_elements_of_a_long_chain_hide_no_owner(damaged: set[int]) -> None:
+    elements = long_chain([1400, 200, 1400], 1500)
+    chunks = await put_all(elements)
+    for n in damaged:
+        await chunks.delete(element_name(3, n))
+        await chunks.create_with_content(element_name(3, n), [b"damaged"])
+
+    ends, whole = await read_owners(chunks, 3), await read_chain(chunks, 3)
+
+    assert {each.owner for each in owned(ends)} == {each.owner for each in owned(whole)}
+    for of_owner in (1, 1400, 1401, 1600, 1601, 1500, 1501):
+        assert (of_owner in {each.n for each in owned(ends)}) == (of_owner not in damaged)
+
+
+def owned(report: ChainReport) -> list[Element]:
+    return [each.element for each in report.elements]
 
 
 async def test_every_damaged_byte_of_the_newest_leaves_the_one_before() -> None:
