@@ -10,9 +10,9 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from subprocess import run
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import anyio
 import anyio.abc
@@ -36,6 +36,7 @@ from tierlog.actors.folder.paths import check_path
 from tierlog.actors.settings.configuration import WriterConfig
 from tierlog.actors.store import recover_container as module
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import RecoveredStore
 from tierlog.actors.store.recover_container import FoundLog, inspect_log, recover_container
 from tierlog.storage_backends.base.files import IoCall, Program, Rename
@@ -160,6 +161,52 @@ async def test_j6_a_lost_log_that_is_put_back_is_refused(tmp_path: Path) -> None
     (tmp_path / "wal/0001").rename(tmp_path / "recovered")
     Path(done.kept).rename(tmp_path / "wal/0001")
     with pytest.raises(StoreMismatch, match="of which this log has no record"):
+        async with open_store(tmp_path, config=QUIET):
+            pass
+
+
+@pytest.mark.parametrize("killed_before", ["claim_chain", "publish_log"])
+async def test_r11_a_refusal_names_the_log_that_a_killed_recovery_moved_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: str
+) -> None:
+    """It can be put back until the recovery has claimed the chain, and the recovery can be repeated."""
+    store_folder, killed = tmp_path / "store", tmp_path / "killed"
+    await make(store_folder)
+
+    def kill(*_: object) -> NoReturn:
+        copytree(store_folder, killed)
+        raise InterruptedError
+
+    monkeypatch.setattr(module, killed_before, kill)
+    with pytest.raises(InterruptedError):
+        await recovered(store_folder)
+    monkeypatch.undo()
+
+    [kept] = (killed / "wal").glob("0001-before-*")
+    for _ in range(2):
+        with pytest.raises(StoreMismatch, match=f"its log is lost.* back: it may be {kept}, .*--container 1"):
+            async with open_store(killed, config=QUIET):
+                pass
+    async with open_reader(killed) as view:
+        with pytest.raises(StoreMismatch, match=f"its log is lost.* back: it may be {kept}, .*--container 1"):
+            await view.list_segments()
+    if killed_before == "claim_chain":
+        copytree(killed, tmp_path / "put back")
+        log = tmp_path / "put back/wal/0001"
+        rmtree(log)
+        (log.parent / kept.name).rename(log)
+        async with open_store(tmp_path / "put back", config=QUIET) as store:
+            assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
+    await recovered(killed)
+    async with open_store(killed, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
+
+
+async def test_r11_a_refusal_without_a_log_that_was_moved_away_names_none(tmp_path: Path) -> None:
+    await make(tmp_path)
+    rmtree(tmp_path / "wal/0001")
+    (tmp_path / "wal/0000-before-1").mkdir()
+    with pytest.raises(StoreMismatch, match="Put the folder of the log back. If it is gone"):
         async with open_store(tmp_path, config=QUIET):
             pass
 
