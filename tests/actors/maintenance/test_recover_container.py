@@ -312,6 +312,54 @@ async def test_r11_the_next_opening_removes_what_the_check_of_a_killed_recovery_
     assert sorted(path.name for path in (tmp_path / "wal").glob(".r*")) == []
 
 
+@pytest.mark.parametrize("goes_on", ["opening", "recovery", "opening that recovers"])
+@pytest.mark.parametrize("where", ["its place", "while it is made again", "beside an empty one"])
+async def test_w11_a_kill_while_the_name_of_a_log_is_made_again_loses_no_log(
+    tmp_path: Path, where: str, goes_on: str
+) -> None:
+    """The next one makes it again, or goes on from there."""
+    await make(tmp_path)
+    (tmp_path / ".restoring/0001").mkdir(parents=True)
+    log = tmp_path / "wal/0001"
+    if where != "its place":
+        log.rename(tmp_path / "wal/.remaking-0001")
+    if where == "beside an empty one":
+        log.mkdir()
+
+    if goes_on == "recovery":
+        done = await recovered(tmp_path)
+        assert (Path(done.kept) / "register").exists()
+    async with open_store(
+        tmp_path, config=QUIET, recover_from_lts=goes_on == "opening that recovers"
+    ) as store:
+        assert {await store.read(name, 0, 100) for name in KEPT} == {b"flushed lost"}
+        lost = b"flushed" if goes_on == "recovery" else b"flushed lost"
+        assert {await store.read(name, 0, 100) for name in LOST} == {lost}
+    assert not [path for path in (tmp_path / "wal").iterdir() if path.name.startswith(".")]
+    assert not (tmp_path / ".restoring").exists()
+
+
+async def test_w11_of_two_logs_for_one_name_none_is_lost(tmp_path: Path) -> None:
+    """An operator says which one it is."""
+    await make(tmp_path)
+    (tmp_path / ".restoring/0001").mkdir(parents=True)
+    log, moved = tmp_path / "wal/0001", tmp_path / "wal/.remaking-0001"
+    log.rename(moved)
+    log.mkdir()
+    (log / "register").write_bytes(b"another log's")
+    before = fingerprint(tmp_path / "wal")
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match=f"{moved} was 0001 until .* {log} was made since"):
+            async with open_store(tmp_path, config=QUIET):
+                pass
+        with pytest.raises(InvalidArgument, match="move the one away"):
+            await recovered(tmp_path)
+    assert fingerprint(tmp_path / "wal") == before
+    log.rename(tmp_path / "kept")
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
+
+
 async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
