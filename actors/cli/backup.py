@@ -250,12 +250,12 @@ async def _restore(
     from ..maintenance.replaced_logs import logs_moved_away
     from ..maintenance.restore import restore_backup
     from ..store.opening import system_world
-    from .copy_place import check_restored_folder, opened_place
+    from .copy_place import check_restored_place, opened_place
 
     files, world, folder = LocalFiles(), system_world(), check_path(data)
     settings = await _with_location(read_settings(config, chunks), folder)
     if place:
-        await check_restored_folder(place, folder)
+        await check_restored_place(place, settings.chunks, folder)
     with output.progress("restoring", None) as advance:
         run = partial(restore_backup, folder, options, settings, files, world, advance)
         async with logs_moved_away(folder, files, world, is_wanted=replaces):

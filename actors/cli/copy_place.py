@@ -134,10 +134,17 @@ async def _check_folder_of_copy(place: str) -> None:
         raise InvalidArgument(f"{place} holds no backups: {meaning}")
 
 
-async def check_restored_folder(place: str, data: StoreFolder) -> None:
+async def check_restored_place(place: str, chunks: str, data: StoreFolder) -> None:
     """Raise ``InvalidArgument`` if the store would be made among the copies in ``place``, into which no
-    backup could be copied any more (rule P8)."""
+    backup could be copied any more (rule P8). ``chunks`` is the bucket of its long-term storage."""
     if place.startswith(SCHEME):
+        if chunks:
+            there, ours = parse_location(place), parse_location(chunks)
+            if there.bucket == ours.bucket and ours.prefix.startswith(there.prefix):
+                raise InvalidArgument(
+                    f"{chunks} is {place}, which has the copies, or is within it: restore into another prefix "
+                    f"or bucket"
+                )
         return
     path = await anyio.Path(place).resolve()
     is_within = (await anyio.Path(data.path).resolve()).is_relative_to(path)

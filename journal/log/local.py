@@ -132,6 +132,8 @@ class LocalLog(DurableDataLog):
         self._turn = anyio.Lock(fast_acquire=True)
         self._sweeping = anyio.Lock()
         """Held by a truncation and by ``close``; acquired before ``_turn``."""
+        self._swept_under: tuple[FileHandle, ...] = ()
+        """The register that a removal under way asks, which appends do not close although they rolled."""
         self._gauge = SpaceGauge(self._options)
         self._history: History | None = None
         self._register: FileHandle | None = None
@@ -307,7 +309,7 @@ class LocalLog(DurableDataLog):
         # What a roll replaced is closed by the next append, not by the roll: until ``_apply``,
         # ``check_owner`` reads the old register.
         if len(self._context.handles) > 2:
-            yield from self._context.close_others(current.handle, register)
+            yield from self._context.close_others(current.handle, register, *self._swept_under)
         # Before a group and not behind one, so that an owner that appends no more leaves no empty file.
         if current.position >= self._options.file_size:
             sealed = self._needed_parts(current)
@@ -401,7 +403,11 @@ class LocalLog(DurableDataLog):
             async with self._sweeping:
                 needless = await self._drop_covered()
                 register, _ = self._require_owner("truncate")
-                await self._sweeper.run(self._remove(register, needless))
+                self._swept_under = (register,)
+                try:
+                    await self._sweeper.run(self._remove(register, needless))
+                finally:
+                    self._swept_under = ()
                 async with self._turn:
                     # Again: during the removal appends went on, and one may have rolled or failed.
                     register, current = self._require_owner("truncate")

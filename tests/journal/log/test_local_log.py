@@ -18,7 +18,7 @@ from support.log_world import FOLDER, OPTIONS, make_log, open_log, read_all
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
-from tierlog.storage_backends.base.files import IoCall, Open, Read, Sync, Unlink, Write
+from tierlog.storage_backends.base.files import IoCall, IsNamed, Open, Read, Sync, Unlink, Write
 from tierlog.storage_backends.files import local_lock
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.log_conformance import contents
@@ -192,6 +192,25 @@ async def test_a_truncation_that_froze_after_its_check_takes_nothing_that_is_nee
     await owner.close()
     await zombie.close()
     assert list(await read_all(disk)) == [3, 4, 5]
+
+
+async def test_a_truncation_goes_on_although_appends_roll_meanwhile() -> None:
+    """W5: it asks the register that was the log's when it began, which no append closes until then."""
+    disk, freeze = SimulatedDisk(Random(6)), Freeze(lambda call: isinstance(call, IsNamed))
+    log = await open_log(disk, freeze)
+    await log.append([b"x" * 1600])
+    await log.append([b"checkpoint"], truncate_before=2)
+    before = log.statistics().files
+    freeze.armed = True
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.truncate)
+        await freeze.reached.wait()
+        for _ in range(8):
+            await log.append([b"y" * 1600])
+        freeze.resume.set()
+    assert log.statistics().files < before + 8
+    await log.close()
+    assert list(await read_all(disk)) == [*range(2, 11)]
 
 
 async def test_truncation_asks_the_register_afresh_before_it_unlinks() -> None:
