@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import attrs
 
 from ...storage_backends.base.errors import StoreMismatch, TierlogError
 from ..container.container import Container
@@ -81,16 +82,18 @@ class Orders:
         return self._epochs.items()
 
     def statistics(self) -> dict[str, Any]:
-        """For the heartbeats: the facts that the supervisor shows of each container, and the health of
-        long-term storage."""
+        """For the heartbeats: the facts that the supervisor shows of each container, the health of long-term
+        storage, and the requests to a bucket."""
         active = [
             container.active
             for container in map(self._runtime.container, sorted(self._epochs))
             if container.active is not None
         ]
+        requests = self._runtime.requests
         return {
             "containers": {str(container.index): _facts(container) for container in active},
             "storage": self._runtime.storage_health.document(),
+            **({} if requests is None else {"requests": attrs.asdict(requests)}),
         }
 
     # --- inside ----------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.chunks.s3_location import S3Location
+from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..container.local_disk import LocalDisk, RunFolder
 from ..folder.chunk_location import ChunkLocation, make_chunk_storage, require_s3, s3_options
 from ..folder.fingerprint import Fingerprint
@@ -64,6 +65,8 @@ class BucketOpener:
     span: SpanHook | None
     world: World
     files: Files
+    counts: S3RequestCounts = attrs.field(init=False, factory=S3RequestCounts)
+    """Of the log's, the records' and the chunks' requests."""
     cache: str = attrs.field(init=False)
     """The absolute path of the folder for local copies."""
 
@@ -90,7 +93,7 @@ class BucketOpener:
         # Imported for the stores that need it: its client takes long.
         from ...storage_backends.chunks.s3_objects import S3Objects
 
-        objects = S3Objects(self.location, s3_options(location))
+        objects = S3Objects(self.location, s3_options(location), self.counts)
         await objects.open()
         try:
             yield objects
@@ -101,7 +104,9 @@ class BucketOpener:
     def _parts(self, objects: ObjectStore, identity: StoreIdentity) -> RuntimeParts:
         config, owner, folder = self.config, self.world.id_bytes(), StoreFolder(self.cache)
         location = ChunkLocation(f"{self.location}{_CHUNKS}", config.s3)
-        chunks = make_chunk_storage(location, self.files, folder, self.world, create=False)
+        chunks = make_chunk_storage(
+            location, self.files, folder, self.world, create=False, counts=self.counts
+        )
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
         options = runtime_options(config, adopt=self.adopt, flush_budget=config.shutdown.embedded_budget)
@@ -120,6 +125,7 @@ class BucketOpener:
             options=attrs.evolve(options, container=container),
             world=self.world,
             span=self.span,
+            requests=self.counts,
             loop_lag=LoopLag(),
         )
 
