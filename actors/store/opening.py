@@ -402,17 +402,19 @@ async def open_host(
     adopt: bool = False,
     span: SpanHook | None = None,
 ) -> AsyncIterator[ContainerRuntime]:
-    """Open the existing store in ``path`` as the host process ``host_id``. It serves the containers that the
-    supervisor orders, none at first. Raises ``StoreMismatch`` if it is not the supervisor's store
-    ``store_id``."""
-    opener = StoreOpener(
-        folder=check_path(path),
-        config=config,
-        adopt=adopt,
-        span=span,
-        world=system_world(),
-        files=LocalFiles(),
-    )
+    """Open the existing store at ``path``, a data folder or ``s3://BUCKET/PREFIX``, as the host process
+    ``host_id``. It serves the containers that the supervisor orders, none at first. Raises ``StoreMismatch``
+    if it is not the supervisor's store ``store_id``."""
+    world, files, location = system_world(), LocalFiles(), bucket_of(path)
+    opener: StoreOpener | BucketOpener
+    if location is not None:
+        from . import bucket
+
+        opener = bucket.BucketOpener(location, config, adopt, span, world, files)
+    else:
+        opener = StoreOpener(
+            folder=check_path(path), config=config, adopt=adopt, span=span, world=world, files=files
+        )
     async with opener.runtime(host_id, store_id) as runtime:
         yield runtime
 

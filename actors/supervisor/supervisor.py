@@ -28,6 +28,7 @@ import anyio.abc
 import attrs
 
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX
+from ...storage_backends.base.errors import OutcomeUnknown, Unavailable
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.lock_files import Owner
 from ..gateway.wire.bodies import ContainerMap
@@ -76,7 +77,6 @@ _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""
 _LATE = 0.02
 """Seconds that the supervisor may be late without extending the hosts' deadlines."""
-_TERM_SECONDS = 1.0
 
 
 @attrs.frozen(kw_only=True)
@@ -549,5 +549,9 @@ class Supervisor:
 
     async def _check_term(self) -> None:
         while True:
-            await anyio.sleep(_TERM_SECONDS)
-            await self._term.check()
+            await anyio.sleep(self._term.interval)
+            try:
+                await self._term.check()
+            except (Unavailable, OutcomeUnknown) as error:
+                # D5: a lease that ends meanwhile fences nobody, and the next check shows whose it is then.
+                _log.warning("term_not_checked", reason=str(error))
