@@ -22,6 +22,7 @@ from ...journal.manifest.chain import (
     list_elements,
     read_element,
     read_newest,
+    read_owners,
 )
 from ...journal.manifest.pin_record import (
     PINS,
@@ -188,7 +189,7 @@ async def _check_newest(source: ChunkStorage, index: int, there: _Newest, backup
         # What the store keeps is of its history, whichever folders it was in.
         if (await require_pin_record(source, backup.name)).elements == backup.elements:
             return
-    if not (await _History.of(source, index)).has(there):
+    if not (await _History.of(source, index, there.n)).has(there):
         raise StoreMismatch(
             f"backup {backup.name!r} there is not of the history that this store has: an earlier backup was "
             f"restored elsewhere, long-term storage was put back, or one of the two is a clone. Copy to "
@@ -205,17 +206,20 @@ class _History:
     recoveries: set[int]
     """Their epochs, as far as they are known."""
     crcs: dict[int, int]
-    """Of elements with these numbers."""
+    """Of the elements with these numbers that were read, and of those before them."""
 
     @classmethod
-    async def of(cls, source: ChunkStorage, container: int) -> _History:
-        elements, crcs = list[StoredElement](), dict[int, int]()
-        for n in reversed(await list_elements(source, container)):
+    async def of(cls, source: ChunkStorage, container: int, number: int) -> _History:
+        """As far as it decides about the element ``number`` of a place."""
+        elements = (await read_owners(source, container)).elements
+        known = {each.n: each for each in elements}
+        for n in number, number + 1:
+            # No element, or deleted: then nothing is known of it.
             with suppress(ChunkNotFound):
-                stored = await read_element(source, container, n)
-                elements.append(stored)
-                crcs[n] = stored.position.crc
-                crcs.setdefault(*stored.element.predecessor)
+                known[n] = await read_element(source, container, n)
+        crcs = {each.n: each.position.crc for each in known.values()}
+        for each in known.values():
+            crcs.setdefault(*each.element.predecessor)
         ended = await read_logs(elements, reader_of(source))
         ends = [(each.element.owner.log, each.n, each.element.epoch) for each in elements]
         ends += [(log, n, until - 1) for log, n, until in ended]

@@ -107,6 +107,8 @@ class TailWatch:
         container = host.active
         if self._is_left_behind(container):
             return "the container that it waits in has stopped"
+        if container is not None and _reads_storage(container):
+            return ""
         found = "" if container is None or self._sid is None else self._of(container, self._sid)
         return (
             found
@@ -131,9 +133,7 @@ class TailWatch:
                 )
             return "it is sealed" if segment.sealed and _is_at_rest(container) else ""
         is_cold = sid in cold_images(container)
-        return (
-            "it is gone" if not is_cold and _is_at_rest(container) and not _reads_storage(container) else ""
-        )
+        return "it is gone" if not is_cold and _is_at_rest(container) else ""
 
 
 def _loaded(container: Container, name: str) -> SegmentState | None:
