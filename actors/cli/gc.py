@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
 from . import output
 from .agreement import check_agreed
 from .options import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..gateway.wire.bodies import GcAction
     from ..gc.tasks import GcReport, GcTask
     from ..maintenance.report import ContainerGarbage
+    from ..store.read_only import ContainerView, StoreView
 
 T = TypeVar("T")
 
@@ -142,9 +143,12 @@ def sweep(
         raise typer.BadParameter("--yes answers the question of --confirm: add that, or leave --yes out")
 
     # Read-only, so that a "no" to the question has fenced nobody.
-    found = execute(lambda: _find_garbage(data, url, take_over=take_over))
-    _show_garbage(found, is_last=not confirm, json=json, asks_service=url is not None)
-    if not confirm or not found:
+    found, failures = execute(lambda: _find_garbage(data, url, take_over=take_over))
+    # A folder is opened as a whole, or not at all.
+    confirms = confirm and bool(found) and (url is not None or not failures)
+    _show_garbage(found, is_last=not confirms, is_all=not failures, json=json, asks_service=url is not None)
+    if not confirms:
+        _report_failures(failures)
         return
 
     chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)
@@ -174,23 +178,31 @@ def sweep(
         output.print_lines(
             [f"confirmed {containers}: they delete it while the store is open, after `gc.delay`"]
         )
+    _report_failures(failures)
 
 
-async def _find_garbage(data: Path, url: str | None, *, take_over: bool) -> list[ContainerGarbage]:
-    from ..maintenance.report import list_garbage
+async def _find_garbage(
+    data: Path, url: str | None, *, take_over: bool
+) -> tuple[list[ContainerGarbage], list[str]]:
+    """The containers that have garbage or are unconfirmed, and the failures of ``_ask_each``."""
+    from ..maintenance.report import chunks_of_backups, garbage_of
 
     if url is not None:
         check_no_take_over(take_over)
-        return await _ask_garbage(url)
+        answers, failures = await _ask_service(url, None, lambda index: _ask_garbage(url, index))
+    else:
+        async with viewing(data) as view:
+            needed = await chunks_of_backups(view)
+            answers, failures = await _ask_view(view, None, lambda each: garbage_of(view, each, needed))
+    return [each for each in answers if each.reason or each.chunks], failures
 
-    async with viewing(data) as view:
-        return await list_garbage(view)
 
-
-def _show_garbage(found: list[ContainerGarbage], *, is_last: bool, json: bool, asks_service: bool) -> None:
-    """``is_last``: nothing is printed after it."""
+def _show_garbage(
+    found: list[ContainerGarbage], *, is_last: bool, is_all: bool, json: bool, asks_service: bool
+) -> None:
+    """``is_last``: only errors are printed after it; ``is_all``: all containers were looked at."""
     if json:
-        if is_last or not found:
+        if is_last:
             output.print_json([output.as_json(each) for each in found])
         return
 
@@ -201,7 +213,7 @@ def _show_garbage(found: list[ContainerGarbage], *, is_last: bool, json: bool, a
         [f"container {each.container} waits for a confirmation: {each.reason}" for each in waits]
     )
     output.print_lines(_endangered(found, is_last=is_last, asks_service=asks_service))
-    if not found:
+    if not found and is_all:
         output.print_lines(["nothing to sweep"])
 
 
@@ -223,34 +235,29 @@ def _endangered(found: list[ContainerGarbage], *, is_last: bool, asks_service: b
     return [*lines, warning]
 
 
-async def _ask_garbage(url: str) -> list[ContainerGarbage]:
-    """``list_garbage`` of a running service."""
+async def _ask_garbage(url: str, index: int) -> ContainerGarbage:
+    """``garbage_of`` a container of a running service."""
     import msgspec
 
     from ..gateway.wire.bodies import Unconfirmed
     from ..maintenance.report import ContainerGarbage
 
-    answers = [
-        await ask_service(
-            url, "GET", f"/v1/containers/{index}/unconfirmed", kind=Unconfirmed, seconds=_COUNT_SECONDS
-        )
-        for index in range(await _count_containers(url))
-    ]
-    return [msgspec.convert(each, ContainerGarbage) for each in answers if each["reason"] or each["chunks"]]
+    path = f"/v1/containers/{index}/unconfirmed"
+    answer = await ask_service(url, "GET", path, kind=Unconfirmed, seconds=_COUNT_SECONDS)
+    return msgspec.convert(answer, ContainerGarbage)
 
 
 async def _reports(
     data: Path, url: str | None, limit: int, container: int | None
 ) -> tuple[list[GcReport], list[str]]:
     """The reports, and the failures of ``_ask_each``."""
-    from ..maintenance.garbage import reports_of
+    from ..maintenance.garbage import report_of
 
     if url is not None:
-        return await _ask_each(url, container, lambda index: _ask_report(url, index, limit))
+        return await _ask_service(url, container, lambda index: _ask_report(url, index, limit))
 
     async with viewing(data) as view:
-        reports = await reports_of(view, limit)
-    return [reports[index] for index in _indexes(len(reports), container)], []
+        return await _ask_view(view, container, lambda each: report_of(view, each, limit))
 
 
 def _indexes(count: int, container: int | None) -> Sequence[int]:
@@ -259,17 +266,35 @@ def _indexes(count: int, container: int | None) -> Sequence[int]:
     return range(count) if container is None else (container,)
 
 
-async def _ask_each(
+async def _ask_service(
     url: str, container: int | None, ask: Callable[[int], Awaitable[T]]
 ) -> tuple[list[T], list[str]]:
-    """The answers of each container, or of one; and what those said that did not answer, if there is more
-    than one to ask."""
+    """``_ask_each`` of a running service: a container that is not served hides none of the others."""
+    return await _ask_each(_indexes(await _count_containers(url), container), ask, (TierlogError,))
+
+
+async def _ask_view(
+    view: StoreView, container: int | None, ask: Callable[[ContainerView], Awaitable[T]]
+) -> tuple[list[T], list[str]]:
+    """``_ask_each`` of a folder: a container whose log is lost (rule R11) or damaged hides none of the
+    others. That files or long-term storage do not answer is not about one container."""
+    indexes = _indexes(len(view.containers), container)
+    return await _ask_each(
+        indexes, lambda index: ask(view.containers[index]), (StoreMismatch, DataCorruption)
+    )
+
+
+async def _ask_each(
+    indexes: Sequence[int], ask: Callable[[int], Awaitable[T]], kinds: tuple[type[TierlogError], ...]
+) -> tuple[list[T], list[str]]:
+    """The answers of the containers, and the errors of these ``kinds`` of those that did not answer. If there
+    is only one to ask, its error is raised."""
     answers, failures = list[T](), list[str]()
-    for index in _indexes(await _count_containers(url), container):
+    for index in indexes:
         try:
             answers.append(await ask(index))
-        except TierlogError as error:
-            if container is not None:
+        except kinds as error:
+            if len(indexes) == 1:
                 raise
             subject = f"container {index}"
             failures.append(str(error) if str(error).startswith(subject) else f"{subject}: {error}")
@@ -312,7 +337,7 @@ def _order(action: GcAction, url: str, container: int | None, counted: str = "",
             url, "POST", f"/v1/containers/{index}/gc-order", {"action": action}, kind=GcDone
         )
 
-    done, failures = execute(lambda: _ask_each(url, container, order))
+    done, failures = execute(lambda: _ask_service(url, container, order))
     if json:
         output.print_json(done)
     else:

@@ -47,7 +47,7 @@ async def _run_round(
         container: Container = await local.call(_active) if local.active is None else local.active
     except TierlogError as error:
         for index in left:
-            outcomes[index] = error
+            outcomes[index] = as_value(error)
         return []
 
     entered, rest = await _enter_all(local, container, requests, left, outcomes)
@@ -59,13 +59,13 @@ async def _run_round(
                 outcomes[index] = await requests[index].reply.wait()
             except (Unavailable, ClosedError) as error:
                 if local.active is container:
-                    outcomes[index] = error
+                    outcomes[index] = as_value(error)
                 else:
                     # Its container stopped before it accepted the append, so nothing was applied: the next
                     # ownership may take it.
                     again.append(index)
             except TierlogError as error:
-                outcomes[index] = error
+                outcomes[index] = as_value(error)
         await turn_after(part)
 
     # What entered the mailbox comes first, as in the batch.
@@ -93,12 +93,18 @@ async def _enter_all(
                     # With all that follow: an append must not overtake one before it in the batch.
                     return entered, left[position:]
 
-                outcomes[index] = error
+                outcomes[index] = as_value(error)
             except TierlogError as error:
-                outcomes[index] = error
+                outcomes[index] = as_value(error)
         await turn_after(part)
 
     return entered, []
+
+
+def as_value(error: TierlogError) -> TierlogError:
+    """Without its traceback, whose frame has all requests and outcomes: they would refer to each other, and
+    all stay in memory until the garbage collector stops the event loop to find them."""
+    return error.with_traceback(None)
 
 
 async def _active(container: Container) -> Container:

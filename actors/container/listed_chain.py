@@ -151,14 +151,16 @@ def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
     )
 
 
-def lost_log(listed: ListedChain, container: int) -> StoreMismatch:
-    """The log holds nothing, and the chain was there before it."""
+def lost_log(listed: ListedChain, container: int, moved: Sequence[str] = ()) -> StoreMismatch:
+    """The log holds nothing, and the chain was there before it. ``moved``: where recoveries of the container
+    moved its logs."""
+    where = f": it may be {' or '.join(moved)}, if a recovery was killed" if moved else ""
     return StoreMismatch(
         f"container {container}: its log is lost. The one in wal/ holds nothing, and long-term storage has "
         f"element {listed.position.n} in epoch {listed.epoch}, by {listed.folder.shown}. Put the folder of "
-        f"the log back. If it is gone, stop the store and recover this container as of its last full flush "
-        f"(`tierlog recover --from-lts --container {container}`, `tierlog serve --recover-from-lts`, or "
-        f"open_store(recover_from_lts=True)); the others go on with their logs"
+        f"the log back{where}. If it is gone, stop the store and recover this container as of its last full "
+        f"flush (`tierlog recover --from-lts --container {container}`, `tierlog serve --recover-from-lts`, "
+        f"or open_store(recover_from_lts=True)); the others go on with their logs"
     )
 
 

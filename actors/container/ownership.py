@@ -523,7 +523,7 @@ class StorageOwnership:
         # R11: also with ``adopt``, which would serve the container empty.
         is_empty = self._known.base == NOTHING and not self._source.sequence and not self._is_built
         if step is Step.FOREIGN and is_empty:
-            raise lost_log(listed, self.container)
+            raise lost_log(listed, self.container, await self._log.find_moved())
         if not chosen:
             raise mismatch(step, listed, self._known, self.container)
 

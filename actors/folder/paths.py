@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import attrs
 
+from ...journal.log.local_layout import moved_folders
 from ...storage_backends.base.errors import (
     ConfigError,
     DataCorruption,
@@ -192,6 +193,10 @@ def list_data_folder(folder: StoreFolder) -> Program[tuple[FolderEntry, ...]]:
         raise _is_a_file(folder) from error
 
 
+def _moved_wals(folder: StoreFolder, entries: Iterable[FolderEntry]) -> list[str]:
+    return moved_folders(folder.wal, [each.name for each in entries if each.is_folder])
+
+
 def _is_a_file(folder: StoreFolder) -> InvalidArgument:
     return InvalidArgument(f"{folder.path} is a file: name the data folder of a store")
 
@@ -274,11 +279,19 @@ def is_empty_folder(path: str) -> Program[bool]:
 
 def _refuse_lost_logs(folder: StoreFolder) -> Program[None]:
     """``folder`` has no identity. A new store beside the chunks of another one is refused elsewhere."""
+    moved = _moved_wals(folder, (yield from list_data_folder(folder)))
+    where = f" (it may be {' or '.join(moved)}, if a restore was killed)" if moved else ""
     if (yield from has_lost_logs(folder)):
         raise InvalidArgument(
             f"{folder.path} has the chunks of a store in lts/, but its wal/ is missing or empty: put wal/ "
-            f"back, recover what lts/ has (`tierlog recover --from-lts`), or restore a backup "
+            f"back{where}, recover what lts/ has (`tierlog recover --from-lts`), or restore a backup "
             f"(`tierlog restore`)"
+        )
+    if moved:  # and the chunks are in a bucket
+        raise InvalidArgument(
+            f"{folder.path} is the folder of a store, but its wal/ is missing: put wal/ back{where}, recover "
+            f"what long-term storage has (`tierlog recover --from-lts`), or restore a backup (`tierlog "
+            f"restore`)"
         )
 
 

@@ -431,11 +431,29 @@ def _remake_wal(folder: StoreFolder) -> Program[None]:
 
 def _remake(path: str, name: str, entries: Sequence[FolderEntry]) -> Program[None]:
     moved, names = f"{_REMADE}{name}", {entry.name for entry in entries}
+    if {name, moved} <= names and (yield from _settle_two(path, name, moved)):
+        names.remove(name)
     if name in names:
         yield Rename(f"{path}/{name}", f"{path}/{moved}")
     if not names.isdisjoint((name, moved)):
         yield Rename(f"{path}/{moved}", f"{path}/{name}")
         yield SyncFolder(path)
+
+
+def _settle_two(path: str, name: str, moved: str) -> Program[bool]:
+    """Somebody made ``name`` while it was ``moved``, such as an opening under way. Removes the one
+    that is an empty folder; returns whether that was ``name``. Raises ``InvalidArgument`` if neither is."""
+    for each in (name, moved):
+        try:
+            yield RemoveFolder(f"{path}/{each}")
+            return each == name
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+    raise InvalidArgument(
+        f"{path}/{moved} was {name} until a restore or an opening was killed, and {path}/{name} was made "
+        f"since: move the one away that the store is not to go on with, and keep it"
+    )
 
 
 def _remove(path: str) -> Program[None]:

@@ -6,46 +6,34 @@ nothing refers to."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
-
-from ...journal.manifest.chain import runs_prefix
 from ...storage_backends.segments.records import DEFERRED_WORK_PREFIX, RELEASED_PREFIX, DeferredWorkRecord
 from ...storage_backends.segments.records.deferred_work import is_of_newer_kind
 from ...storage_backends.segments.transaction import decode_record
 from ..gc.tasks import GcReport, GcTask, TaskState, deferred_tasks, kind_of
-from ..store.read_only import StoreView
+from ..store.read_only import ContainerView, StoreView
 from ..store.views import ContainerSnapshot, on_snapshot
-from .report import ChunkUse, find_unconfirmed, pages_of_chunks
+from .report import find_unconfirmed, unreferenced_names
 
 
-async def reports_of(view: StoreView, limit: int) -> list[GcReport]:
-    """What the next owner of each container will have to do. Lists long-term storage."""
-    unreferenced: list[str] = []
-    async with aclosing(pages_of_chunks(view)) as pages:
-        async for page in pages:
-            unreferenced += (each.name for each in page if each.use is ChunkUse.UNREFERENCED)
-    reports: list[GcReport] = []
-    for container in view.containers:
-        record = await find_unconfirmed(view, container)
-        work, released = await on_snapshot(container, _tasks_in_records)
-        prefixes = (f"containers/{container.index:04d}/", runs_prefix(container.index))
-        found = {name for name in unreferenced if name.startswith(prefixes)}.union(released)
-        state = TaskState.LISTING if record is None else TaskState.CONFIRMATION
-        tasks = [*deferred_tasks(work), *(GcTask(kind_of(name), name, state) for name in sorted(found))]
-        reports.append(
-            GcReport(
-                container=container.index,
-                queued=len(found),
-                unpublished=0,
-                steps=len(work),
-                failed=0,
-                paused=False,
-                unconfirmed="" if record is None else record.explanation,
-                tasks=tuple(tasks[:limit]),
-                failed_tasks=(),
-            )
-        )
-    return reports
+async def report_of(view: StoreView, container: ContainerView, limit: int) -> GcReport:
+    """What the next owner of the container will have to do. Lists its part of long-term storage. Raises
+    ``StoreMismatch`` as ``garbage_of``."""
+    record = await find_unconfirmed(view, container)
+    work, released = await on_snapshot(container, _tasks_in_records)
+    found = {*await unreferenced_names(view, container), *released}
+    state = TaskState.LISTING if record is None else TaskState.CONFIRMATION
+    tasks = [*deferred_tasks(work), *(GcTask(kind_of(name), name, state) for name in sorted(found))]
+    return GcReport(
+        container=container.index,
+        queued=len(found),
+        unpublished=0,
+        steps=len(work),
+        failed=0,
+        paused=False,
+        unconfirmed="" if record is None else record.explanation,
+        tasks=tuple(tasks[:limit]),
+        failed_tasks=(),
+    )
 
 
 async def _tasks_in_records(snapshot: ContainerSnapshot) -> tuple[list[DeferredWorkRecord], list[str]]:

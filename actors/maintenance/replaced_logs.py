@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from ...journal.log.local_layout import moved_folder
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.files import Files, Program, Rename, SyncFolder
 from ...storage_backends.base.world import World
@@ -34,7 +35,7 @@ async def logs_moved_away(
     if owners := await live_owners(files, folder):
         raise InvalidArgument(describe_opening(folder.path, owners, use_service="stop that service first"))
     lane = restore_lane(files, folder)
-    kept = f"{folder.path}/wal-before-{world.new_id()}"
+    kept = moved_folder(folder.wal, world.new_id())
     await run_program(lane, _move(folder.wal, kept, folder), folder.path)
     try:
         yield

@@ -38,7 +38,7 @@ from ...storage_backends.segments.verify import Flaw, find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
 from ..container.listed_chain import list_chain, moved_from
 from ..container.published_check import OWN_CHAIN
-from ..gc.garbage_total import GarbageTotal, count_garbage
+from ..gc.garbage_total import GarbageTotal, count_garbage, list_parts
 from ..gc.rules import is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
@@ -340,23 +340,26 @@ async def _verify(
     return report, index
 
 
-async def list_garbage(view: StoreView) -> list[ContainerGarbage]:
-    """What nothing refers to, by container: all that are unconfirmed, also of a moved folder that was not
-    opened yet, and those that have any. Raises ``StoreMismatch`` if another folder has claimed long-term
-    storage."""
-    found: list[ContainerGarbage] = []
-    needed: dict[str, set[str]] | None = None
-    for container in view.containers:
-        record = await find_unconfirmed(view, container)
-        if needed is None:
-            needed = await _chunks_of_backups(view)
-        index, needing = await _newest_index(view, container), set[str]()
-        total = await _unreferenced(view, container.index, index, needed, needing)
-        reason = "" if record is None else record.explanation
-        if reason or total.chunks:
-            backups = tuple(sorted(needing))
-            found.append(ContainerGarbage(container.index, reason, total.chunks, total.bytes, backups))
-    return found
+async def garbage_of(
+    view: StoreView, container: ContainerView, needed: Mapping[str, AbstractSet[str]]
+) -> ContainerGarbage:
+    """What nothing refers to, and whether the container is unconfirmed, also in a moved folder that was not
+    opened yet. ``needed``: as ``chunks_of_backups``. Raises ``StoreMismatch`` if another folder has claimed
+    long-term storage, or if the log is lost (rule R11)."""
+    record = await find_unconfirmed(view, container)
+    index, needing = await _newest_index(view, container), set[str]()
+    total = await _unreferenced(view, container.index, index, needed, needing)
+    reason = "" if record is None else record.explanation
+    return ContainerGarbage(container.index, reason, total.chunks, total.bytes, tuple(sorted(needing)))
+
+
+async def unreferenced_names(view: StoreView, container: ContainerView) -> list[str]:
+    """The names of what nothing refers to in the container's part of long-term storage, sorted."""
+    index = await _newest_index(view, container)
+    known = index.records.keys() | index.runs | index.kept
+    prefixes = [_own_chunks(container.index), runs_prefix(container.index)]
+    async with aclosing(list_parts(view.chunks, prefixes, _PAGE)) as parts:
+        return sorted([info.name async for part in parts for info in part if info.name not in known])
 
 
 async def find_unconfirmed(view: StoreView, container: ContainerView) -> UnconfirmedRecord | None:
@@ -381,9 +384,9 @@ async def find_unconfirmed(view: StoreView, container: ContainerView) -> Unconfi
     return unconfirmed_record(newer.state.resident)
 
 
-async def _chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
-    """The names of the chunks of the backups in long-term storage, with those of the backups. A damaged one
-    cannot be restored, and needs none."""
+async def chunks_of_backups(view: StoreView) -> dict[str, set[str]]:
+    """The names of the chunks of the backups in long-term storage that an earlier version made, with those of
+    the backups. A damaged one cannot be restored, and needs none."""
     needed: dict[str, set[str]] = {}
     for backup in await list_old_backups(view.chunks):
         with suppress(DataCorruption):

@@ -9,7 +9,7 @@ import anyio
 
 from ...storage_backends.base.arguments import JoinedAppend, not_an_append
 from ...storage_backends.base.errors import TierlogError
-from ..container.batch_append import Outcome, append_batch
+from ..container.batch_append import Outcome, append_batch, as_value
 from ..container.operations.append import AppendRequest
 from ..kernel.slices import in_slices, turn_after
 from .append_requests import joined_request
@@ -41,7 +41,7 @@ class AppendBatches:
                 except AttributeError as error:
                     raise not_an_append(append) from error
                 except TierlogError as error:
-                    outcomes[index] = error
+                    outcomes[index] = as_value(error)
                     continue
 
                 _, indexes, requests = batches.setdefault(container.index, (container, [], []))

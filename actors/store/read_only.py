@@ -207,7 +207,7 @@ class ContainerView:
             # The first owner may have come meanwhile: it logs each element before it creates it.
             snapshot = await self._replay()
             if snapshot.is_empty and listed.newest is not None:
-                raise lost_log(listed, self.index)
+                raise lost_log(listed, self.index, await self._make_log().find_moved())
         self._snapshot, self._seen = snapshot, seen
         return snapshot
 

@@ -22,7 +22,7 @@ import anyio
 import attrs
 
 from ...journal.log.local import LocalLog
-from ...journal.log.local_layout import log_folder
+from ...journal.log.local_layout import log_folder, moved_folder
 from ...journal.log.local_open import fence_log
 from ...journal.manifest.chain import list_elements
 from ...journal.manifest.store_record import check_store_record, ensure_store_record, require_store_record
@@ -114,7 +114,7 @@ async def recover_container(
             log_id = identity.container_log_id(container)
             fence = fence_log(log_folder(folder.wal, container), log_id)
             await run_program(files, fence, folder.wal)
-            kept = f"{log_folder(folder.wal, container)}-before-{world.new_id()}"
+            kept = moved_folder(log_folder(folder.wal, container), world.new_id())
             async with _replaced(folder, files, container, kept) as was_there:
                 await claim_chain(chunks, container, claim)
         finally:

@@ -153,6 +153,10 @@ class DurableDataLog(ABC):
         may be another store's (rule J7)."""
         return  # A log without a folder stays where it is.
 
+    async def find_moved(self) -> Sequence[str]:
+        """The folders to which recoveries moved what was in this log's place (rule R11), sorted."""
+        return ()
+
     @abstractmethod
     def has_room(self, size: int) -> bool:
         """Whether a user append of ``size`` bytes may be accepted now. False below the low-water mark (rule

@@ -57,6 +57,7 @@ from .local_open import (
     Inspected,
     Opened,
     TakenOver,
+    find_moved,
     holds_nothing,
     inspect_log,
     list_state,
@@ -206,6 +207,10 @@ class LocalLog(DurableDataLog):
         ``StoreMismatch``."""
         with self._mapped_errors():
             return await self._files.run(holds_nothing(self._context))
+
+    async def find_moved(self) -> Sequence[str]:
+        with self._mapped_errors():
+            return await self._files.run(find_moved(self._context.layout.folder))
 
     async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)

@@ -6,6 +6,7 @@ are ignored and kept.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable
 
@@ -14,6 +15,7 @@ import attrs
 from ...storage_backends.base.values import Value
 from .frames import FileId
 
+_MOVED = "-before-"
 _WAL_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.wal")
 
 
@@ -56,6 +58,17 @@ class LogLayout:
 def log_folder(wal: str, container: int) -> str:
     """The folder of one container's log under the store's WAL folder."""
     return f"{wal}/{container:04d}"
+
+
+def moved_folder(folder: str, new_id: str) -> str:
+    """Where a recovery moves the log in ``folder`` (rule R11), and a restore the logs of a store."""
+    return f"{folder}{_MOVED}{new_id}"
+
+
+def moved_folders(folder: str, siblings: Iterable[str]) -> list[str]:
+    """The paths of what was moved from ``folder``, among the names beside it, sorted."""
+    parent, name = posixpath.split(folder)
+    return sorted(f"{parent}/{each}" for each in siblings if each.startswith(f"{name}{_MOVED}"))
 
 
 def wal_name(file: FileId) -> str:

@@ -14,6 +14,7 @@ returned before the check.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -24,6 +25,7 @@ from ...storage_backends.base.errors import DataCorruption, StorageFull, StoreMi
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
+    ListFolder,
     Program,
     Sync,
     Write,
@@ -45,7 +47,7 @@ from ..registers.local import (
 )
 from .frames import FileId, Seal
 from .local_history import HISTORY_START, History, HistoryReader, Part, list_wal_files
-from .local_layout import LogLayout
+from .local_layout import LogLayout, moved_folders
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -188,6 +190,12 @@ def holds_nothing(context: LogContext) -> Program[bool]:
     if image is not None and any(mark.last_group >= HISTORY_START for mark in image.watermarks.values()):
         return False
     return not names or (yield from inspect_log(context)).history.last is None
+
+
+def find_moved(folder: str) -> Program[Sequence[str]]:
+    """The folders to which recoveries moved what was in ``folder``."""
+    entries = yield ListFolder(posixpath.dirname(folder), others=True)
+    return moved_folders(folder, (entry.name for entry in entries if entry.is_folder))
 
 
 def fence_log(folder: str, log_id: bytes) -> Program[None]:

@@ -219,7 +219,8 @@ class ChunkStorage(ABC):
         """Prepare the folder or prefix and remove what dead processes left unfinished. Idempotent."""
 
     @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Give back connections and files, also if the caller is cancelled."""
 
     def admit(self, name: str) -> None:  # noqa: B027 - a storage may admit everything
         """Raise ``Unavailable`` or ``StorageFull`` if growing that chunk would certainly fail now (rule S7).

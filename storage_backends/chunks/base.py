@@ -142,15 +142,17 @@ class BaseChunkStorage(ChunkStorage):
 
     @final
     async def close(self) -> None:
-        async with self._opening:
-            if not self._is_open:
-                return
+        # Also if the caller was cancelled: its last chance to give back connections.
+        with anyio.CancelScope(shield=True):
+            async with self._opening:
+                if not self._is_open:
+                    return
 
-            # Before the backend closes: a call that comes meanwhile is refused, and an error while closing
-            # leaves it closed.
-            self._is_open = False
-            with _Call(self, "close", ""):
-                await self._close()
+                # Before the backend closes: a call that comes meanwhile is refused, and an error while
+                # closing leaves it closed.
+                self._is_open = False
+                with _Call(self, "close", ""):
+                    await self._close()
 
     @final
     async def exists(self, name: str) -> bool:

@@ -66,12 +66,13 @@ _CONFIGURATION = {
 }
 """Refusals that last until an operator corrects something."""
 
+_SLOW_DOWN = "{endpoint} asks to slow down: it is overloaded or limits requests, so try again later"
 _REFUSALS = {
-    "SlowDown": "{endpoint} asks to slow down",
-    "Throttling": "{endpoint} asks to slow down",
-    "ThrottlingException": "{endpoint} asks to slow down",
-    "TooManyRequests": "{endpoint} asks to slow down",
-    "RequestLimitExceeded": "{endpoint} asks to slow down",
+    "SlowDown": _SLOW_DOWN,
+    "Throttling": _SLOW_DOWN,
+    "ThrottlingException": _SLOW_DOWN,
+    "TooManyRequests": _SLOW_DOWN,
+    "RequestLimitExceeded": _SLOW_DOWN,
     "RequestTimeout": "the bytes of {url} arrived at {endpoint} too slowly",
     "ConditionalRequestConflict": "another conditional write of {url} is under way",
     "OperationAborted": "another operation on {url} is under way",
@@ -102,6 +103,7 @@ _ABSENT_CREDENTIALS = (
     boto.UnauthorizedSSOTokenError,
     boto.ProfileNotFound,
 )
+_TOO_LATE = (boto.ReadTimeoutError, TimeoutError)
 
 
 def code_of(error: BaseException) -> str:
@@ -134,9 +136,13 @@ def mapped(error: Exception, request: RequestInfo) -> TierlogError:
             f"right: `endpoint` of [s3] in the configuration, or AWS_ENDPOINT_URL_S3"
         )
 
-    cause = f"it has no {error}" if isinstance(error, KeyError) else repr(error)
+    message = f"no valid answer to {request.operation} on {request.url} from {request.endpoint}"
+    if isinstance(error, KeyError):
+        return _unsure(f"{message}: it has no {error}", request)
+
+    cause = "none came in time" if isinstance(error, _TOO_LATE) else repr(error)
     return _unsure(
-        f"no valid answer to {request.operation} on {request.url} from {request.endpoint}: {cause}", request
+        f"{message}: {cause}", request, hint="check that it runs, and the network between, and try again"
     )
 
 
@@ -193,9 +199,11 @@ def _answered(error: Any, request: RequestInfo) -> TierlogError:
         return Unsupported(f"{request.endpoint} does not support this use of {request.operation}: {message}")
 
     if status >= 500:
+        shown = str(status) if code == str(status) else f"{status} {code}"
         return _unsure(
-            f"{request.endpoint} failed in {request.operation} on {request.url} ({status} {code}: {message})",
+            f"{request.endpoint} failed in {request.operation} on {request.url} ({shown}: {message})",
             request,
+            hint="try again later; if that lasts, its log has the reason",
         )
 
     return Unavailable(
@@ -218,12 +226,12 @@ def _by_status(status: int, code: str) -> str | None:
     }.get(status)
 
 
-def _unsure(message: str, request: RequestInfo) -> TierlogError:
-    return (
-        OutcomeUnknown(f"{message}; it may have been carried out")
-        if request.visible
-        else Unavailable(message)
-    )
+def _unsure(message: str, request: RequestInfo, *, hint: str = "") -> TierlogError:
+    """``hint``: what to do if it had no effect. Of an unknown outcome the caller knows what to do."""
+    if request.visible:
+        return OutcomeUnknown(f"{message}; it may have been carried out")
+
+    return Unavailable(f"{message}; {hint}" if hint else message)
 
 
 def _never_sent(error: Exception) -> bool:

@@ -84,6 +84,22 @@ def test_logs_are_moved_away_after_a_question(
     assert run("doctor").code == 0
 
 
+@pytest.mark.parametrize("chunks", ["lts", "bucket"])
+def test_a_refusal_names_the_logs_that_a_killed_restore_moved_away(
+    run: Run, folder: Path, chunks: str
+) -> None:
+    make_store(folder)
+    moved = folder / "wal-before-1"
+    (folder / "wal").rename(moved)
+    if chunks == "bucket":
+        (folder / "lts").rename(folder.parent / "chunks of the bucket")
+
+    for command in (("segment", "ls"), ("segment", "create", "another")):
+        refused = run(*command)
+        assert (refused.code, is_one_line(refused.err)) == (1, True)
+        assert f"put wal/ back (it may be {moved}, if a restore was killed)" in refused.err
+
+
 def test_a_folder_that_is_open_keeps_its_logs(run: Run, folder: Path) -> None:
     make_store(folder)
     run("backup", "first")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import anyio
@@ -58,6 +59,39 @@ def test_a_sweep_of_a_store_without_garbage_finds_nothing(run: Run, folder: Path
     run("segment", "create", NAME)
     assert run("gc", "sweep").out.splitlines()[-1] == "nothing to sweep"
     assert run("gc", "sweep", "--confirm", "--json").out == "[]\n"
+
+
+def test_r11_a_container_whose_log_is_lost_hides_none_of_the_others(run: Run, deleted: Path) -> None:
+    """The others are shown, then the error with its command; nothing is asked that cannot be done."""
+    [found] = json.loads(run("gc", "sweep", "--json").out)
+    [task] = json.loads(run("gc", "ls", "--json").out)
+    other = found["container"]
+    shutil.rmtree(deleted / f"wal/000{1 - other}")
+
+    for command in (("status",), ("ls",), ("sweep",), ("sweep", "--confirm", "--yes")):
+        done = run("gc", *command, "--json")
+        error = done.err
+        assert (done.code, error.count("\n")) == (1, 1)
+        assert error.startswith(f"error: container {1 - other}: its log is lost")
+        assert f"`tierlog recover --from-lts --container {1 - other}`" in error
+        shown = json.loads(done.out)
+        assert [each["container"] for each in shown] == [other]
+        assert shown in ([found], [task]) or command == ("status",)
+    assert run("gc", "sweep").out.splitlines()[1].split()[0] == str(other)
+    assert run("gc", "status", "--container", str(other)).code == 0
+    alone = run("gc", "status", "--container", str(1 - other))
+    assert (alone.code, alone.out) == (1, "")
+
+
+@pytest.mark.usefixtures("deleted")
+def test_a_sweep_that_could_not_look_at_all_containers_does_not_say_that_nothing_is_there(
+    run: Run, folder: Path
+) -> None:
+    [found] = json.loads(run("gc", "sweep", "--json").out)
+    shutil.rmtree(folder / f"wal/000{found['container']}")
+    done = run("gc", "sweep")
+    assert (done.code, "nothing to sweep" in done.out) == (1, False)
+    assert "its log is lost" in done.err
 
 
 @pytest.mark.parametrize("order", ["failed", "retry", "purge", "pause", "resume"])

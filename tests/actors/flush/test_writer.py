@@ -554,6 +554,57 @@ async def test_s7_nobody_waits_for_the_rest_of_a_pause_once_a_change_succeeded()
         assert len(world.published_cuts) == 1
 
 
+async def test_s7_each_outage_ends_its_own_pause() -> None:
+    """What was flushed between two of them tells them apart from deletions beside flushes that fail."""
+    world = FlushWorld()
+    storage = Refusing(world)
+    segment = world.parts.create()
+    async with running(world=world) as (_, writer):
+        for _ in range(3):
+            world.parts.do(append(NAME, b"x"))
+            storage.refused_for = 1_000.0
+            writer.request_cycle()
+            await anyio.sleep(10)
+            assert not segment.is_flushed
+            storage.accept()
+            await anyio.wait_all_tasks_blocked()
+            assert segment.is_flushed
+
+
+async def test_s7_a_failure_from_before_a_change_succeeded_in_the_same_cycle_makes_no_pause() -> None:
+    world = FlushWorld()
+    storage = Refusing(world)
+    segment = world.parts.create()
+    async with running(world=world) as (_, writer):
+        world.parts.do(append(NAME, b"x"))
+
+        def script(call: Call) -> Fault:
+            world.chunks.script = None
+            storage.accept()
+            return Fault(FaultKind.BEFORE)
+
+        world.chunks.script = script
+        writer.request_cycle()
+        await anyio.wait_all_tasks_blocked()
+        assert segment.is_flushed
+
+
+async def test_s7_the_pause_of_a_publication_that_failed_ends_once_a_change_succeeded() -> None:
+    world = FlushWorld(publish_error=Unavailable("down"), publish_pause=1.0)
+    storage = Refusing(world)
+    world.parts.create()
+    async with running(world=world) as (_, writer):
+        world.parts.do(append(NAME, b"x"))
+        writer.request_cycle()
+        await anyio.wait_all_tasks_blocked()
+        storage.refused_for, world.publish_error = 1_000.0, None
+        await anyio.sleep(10)
+        assert not world.published_cuts
+        storage.accept()
+        await anyio.sleep(2)
+        assert len(world.published_cuts) == 1
+
+
 async def test_s7_changes_that_succeed_while_every_flush_fails_make_no_cycles_due() -> None:
     """Where deletions are allowed and writes are not."""
     world = FlushWorld()

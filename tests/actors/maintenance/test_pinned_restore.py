@@ -569,6 +569,33 @@ async def test_p8_a_clone_that_went_on_by_itself_is_another_history(tmp_path: Pa
     assert fingerprint(place) == before
 
 
+async def test_p8_a_clone_that_was_opened_less_often_is_another_history(tmp_path: Path) -> None:
+    """It has the same log and higher numbers, and no element of the number in the place any more. Only the
+    epoch there, above its own, shows that the element is not of its chain."""
+    folder, clone, place = tmp_path / "data", tmp_path / "clone", tmp_path / "place"
+    names = [next(f"s{n}" for n in range(99) if container_of(f"s{n}", 2) == index) for index in range(2)]
+    async with opened(folder) as store:
+        for name in names:
+            await store.create_segment(name)
+    shutil.copytree(folder, clone)
+    for _ in range(3):
+        async with opened(folder) as store:
+            await store.append(names[0], b"data")
+    async with opened(folder) as store:
+        await store.backup("data")
+    async with opened(clone) as store:
+        for _ in range(12):
+            for name in names:
+                await store.append(name, b"clone")
+            await store.flush()
+        await store.backup("clone")
+    await copied(folder, "data", place)
+    before = fingerprint(place)
+    with pytest.raises(StoreMismatch, match="Copy to another place"):
+        await copied(clone, "clone", place)
+    assert fingerprint(place) == before
+
+
 @pytest.mark.parametrize(("recoveries", "flushes"), [(1, 0), (1, 9), (2, 9)])
 async def test_p8_containers_that_go_on_from_storage_that_was_put_back_are_another_history(
     tmp_path: Path, recoveries: int, flushes: int

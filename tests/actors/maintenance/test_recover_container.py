@@ -10,9 +10,9 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from subprocess import run
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import anyio
 import anyio.abc
@@ -36,6 +36,7 @@ from tierlog.actors.folder.paths import check_path
 from tierlog.actors.settings.configuration import WriterConfig
 from tierlog.actors.store import recover_container as module
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import RecoveredStore
 from tierlog.actors.store.recover_container import FoundLog, inspect_log, recover_container
 from tierlog.storage_backends.base.files import IoCall, Program, Rename
@@ -164,6 +165,52 @@ async def test_j6_a_lost_log_that_is_put_back_is_refused(tmp_path: Path) -> None
             pass
 
 
+@pytest.mark.parametrize("killed_before", ["claim_chain", "publish_log"])
+async def test_r11_a_refusal_names_the_log_that_a_killed_recovery_moved_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: str
+) -> None:
+    """It can be put back until the recovery has claimed the chain, and the recovery can be repeated."""
+    store_folder, killed = tmp_path / "store", tmp_path / "killed"
+    await make(store_folder)
+
+    def kill(*_: object) -> NoReturn:
+        copytree(store_folder, killed)
+        raise InterruptedError
+
+    monkeypatch.setattr(module, killed_before, kill)
+    with pytest.raises(InterruptedError):
+        await recovered(store_folder)
+    monkeypatch.undo()
+
+    [kept] = (killed / "wal").glob("0001-before-*")
+    for _ in range(2):
+        with pytest.raises(StoreMismatch, match=f"its log is lost.* back: it may be {kept}, .*--container 1"):
+            async with open_store(killed, config=QUIET):
+                pass
+    async with open_reader(killed) as view:
+        with pytest.raises(StoreMismatch, match=f"its log is lost.* back: it may be {kept}, .*--container 1"):
+            await view.list_segments()
+    if killed_before == "claim_chain":
+        copytree(killed, tmp_path / "put back")
+        log = tmp_path / "put back/wal/0001"
+        rmtree(log)
+        (log.parent / kept.name).rename(log)
+        async with open_store(tmp_path / "put back", config=QUIET) as store:
+            assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
+    await recovered(killed)
+    async with open_store(killed, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in LOST} == {b"flushed"}
+
+
+async def test_r11_a_refusal_without_a_log_that_was_moved_away_names_none(tmp_path: Path) -> None:
+    await make(tmp_path)
+    rmtree(tmp_path / "wal/0001")
+    (tmp_path / "wal/0000-before-1").mkdir()
+    with pytest.raises(StoreMismatch, match="Put the folder of the log back. If it is gone"):
+        async with open_store(tmp_path, config=QUIET):
+            pass
+
+
 async def test_r11_what_would_be_lost_is_said_before(tmp_path: Path) -> None:
     await make(tmp_path)
     has_groups = await found(tmp_path)
@@ -263,6 +310,54 @@ async def test_r11_the_next_opening_removes_what_the_check_of_a_killed_recovery_
     async with open_store(tmp_path, config=QUIET):
         pass
     assert sorted(path.name for path in (tmp_path / "wal").glob(".r*")) == []
+
+
+@pytest.mark.parametrize("goes_on", ["opening", "recovery", "opening that recovers"])
+@pytest.mark.parametrize("where", ["its place", "while it is made again", "beside an empty one"])
+async def test_w11_a_kill_while_the_name_of_a_log_is_made_again_loses_no_log(
+    tmp_path: Path, where: str, goes_on: str
+) -> None:
+    """The next one makes it again, or goes on from there."""
+    await make(tmp_path)
+    (tmp_path / ".restoring/0001").mkdir(parents=True)
+    log = tmp_path / "wal/0001"
+    if where != "its place":
+        log.rename(tmp_path / "wal/.remaking-0001")
+    if where == "beside an empty one":
+        log.mkdir()
+
+    if goes_on == "recovery":
+        done = await recovered(tmp_path)
+        assert (Path(done.kept) / "register").exists()
+    async with open_store(
+        tmp_path, config=QUIET, recover_from_lts=goes_on == "opening that recovers"
+    ) as store:
+        assert {await store.read(name, 0, 100) for name in KEPT} == {b"flushed lost"}
+        lost = b"flushed" if goes_on == "recovery" else b"flushed lost"
+        assert {await store.read(name, 0, 100) for name in LOST} == {lost}
+    assert not [path for path in (tmp_path / "wal").iterdir() if path.name.startswith(".")]
+    assert not (tmp_path / ".restoring").exists()
+
+
+async def test_w11_of_two_logs_for_one_name_none_is_lost(tmp_path: Path) -> None:
+    """An operator says which one it is."""
+    await make(tmp_path)
+    (tmp_path / ".restoring/0001").mkdir(parents=True)
+    log, moved = tmp_path / "wal/0001", tmp_path / "wal/.remaking-0001"
+    log.rename(moved)
+    log.mkdir()
+    (log / "register").write_bytes(b"another log's")
+    before = fingerprint(tmp_path / "wal")
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match=f"{moved} was 0001 until .* {log} was made since"):
+            async with open_store(tmp_path, config=QUIET):
+                pass
+        with pytest.raises(InvalidArgument, match="move the one away"):
+            await recovered(tmp_path)
+    assert fingerprint(tmp_path / "wal") == before
+    log.rename(tmp_path / "kept")
+    async with open_store(tmp_path, config=QUIET) as store:
+        assert {await store.read(name, 0, 100) for name in NAMES} == {b"flushed lost"}
 
 
 async def test_r11_a_chain_that_goes_on_meanwhile_puts_the_log_back(

@@ -34,7 +34,7 @@ from tierlog.actors.folder.layout_version import is_upgraded
 from tierlog.actors.folder.paths import check_path, existing_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.backup_objects import BackupObject, Manifest, ReleasedFile, decode_manifest
-from tierlog.actors.maintenance.report import list_garbage, verify
+from tierlog.actors.maintenance.report import garbage_of, verify
 from tierlog.actors.maintenance.restore import RestoreOptions, RestoreReport, restore
 from tierlog.actors.maintenance.tables import list_runs
 from tierlog.actors.maintenance.transfer import import_segment
@@ -190,7 +190,7 @@ async def test_g4_chunks_that_are_newer_than_the_backup_stay_until_an_operator_c
     assert set(chunk_files(made)) > before
 
     async with open_reader(made) as view:
-        found = await list_garbage(view)
+        found = [await garbage_of(view, each, {}) for each in view.containers]
         named = {listed.run.name for listed in await list_runs(view)}
     assert [each.reason for each in found] == [
         "the store was restored from a backup or recovered from long-term storage, or its log was"
@@ -209,7 +209,7 @@ async def test_g4_chunks_that_are_newer_than_the_backup_stay_until_an_operator_c
                 await store.flush()
     async with open_reader(made) as view:
         assert (await verify(view)).sound
-        assert not any(each.reason for each in await list_garbage(view))
+        assert not any([(await garbage_of(view, each, {})).reason for each in view.containers])
 
 
 async def test_g4_a_lost_wal_folder_is_never_adopted_onto_the_chunks_of_the_lost_store(made: Path) -> None:

@@ -16,8 +16,8 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.container.listed_chain import ListedChain, list_chain
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.flush.writer import WriterOptions
-from tierlog.actors.maintenance.garbage import reports_of
-from tierlog.actors.maintenance.report import list_garbage
+from tierlog.actors.maintenance.garbage import report_of
+from tierlog.actors.maintenance.report import garbage_of
 from tierlog.actors.maintenance.verify import StoreVerification, verify_store
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
 from tierlog.actors.store.read_only import StoreView, open_reader
@@ -193,10 +193,20 @@ async def test_an_owner_that_goes_on_between_two_reads_is_not_accused(
     monkeypatch.setattr("tierlog.actors.maintenance.report.list_chain", list_between)
     async with open_reader(tmp_path) as view:
         assert (await verify_store(view)).problems == ()
-        assert all(not each.reason for each in await list_garbage(view))
+        assert not any([(await garbage_of(view, each, {})).reason for each in view.containers])
 
 
-@pytest.mark.parametrize("read", [verify_store, list_garbage, partial(reports_of, limit=10)])
+async def read_garbage(view: StoreView) -> None:
+    for container in view.containers:
+        await garbage_of(view, container, {})
+
+
+async def read_tasks(view: StoreView) -> None:
+    for container in view.containers:
+        await report_of(view, container, 10)
+
+
+@pytest.mark.parametrize("read", [verify_store, read_garbage, read_tasks])
 async def test_a_snapshot_whose_run_an_owner_deletes_meanwhile_is_replaced(
     tmp_path: Path,
     store: SegmentStore,

@@ -3,6 +3,7 @@ container."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -59,6 +60,35 @@ async def test_each_append_has_its_own_outcome(tmp_path: Path) -> None:
             *[InvalidArgument] * 3,
         ]
         assert await store.read("a", 0, 99) == b"onetwo"
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        BatchItem("a", b"x", expected_offset=9),
+        BatchItem("c", b"x"),
+        BatchItem("missing", b"x"),
+        BatchItem("a//b", b"x"),
+    ],
+    ids=["offset", "sealed", "missing", "name"],
+)
+async def test_refused_appends_leave_memory_with_their_outcomes(tmp_path: Path, refused: BatchItem) -> None:
+    """Their tracebacks had all requests and outcomes of the call, which so waited for the garbage collector
+    to find them."""
+    async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
+        await store.create_segment("a")
+        await store.create_segment("c")
+        await store.seal_segment("c")
+        gc.collect()
+        gc.disable()
+        try:
+            outcomes = await store.append_each([refused] * 500)
+            assert all(isinstance(outcome, Exception) for outcome in outcomes)
+            del outcomes
+            await store.append("a", b"x")  # The container remembers the latest append.
+            assert gc.collect() < 100
+        finally:
+            gc.enable()
 
 
 async def test_no_appends_are_no_work(tmp_path: Path) -> None:

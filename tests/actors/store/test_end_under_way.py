@@ -11,16 +11,20 @@ import anyio.lowlevel
 import attrs
 import pytest
 
+from support.container_world import MIB
 from support.runtime_site import SERVING, Site
 from tierlog import OutcomeUnknown, Unavailable
+from tierlog.actors.container.container import Container
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.supervision import RestartPolicy
+from tierlog.actors.store.append_requests import append_request
 from tierlog.actors.store.graceful_end import LeftInLog
 from tierlog.actors.store.runtime import ContainerRuntime, RuntimeParts
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.names import container_of
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 
 pytestmark = pytest.mark.anyio
 NAME = "app/events"
@@ -48,6 +52,41 @@ class GatedLog:
         if self._site.fails:
             raise Unavailable("scripted: the log does not answer")
         return await self._inner.append(buffers, **options)
+
+
+class GatedChunks(MemoryChunkStorage):
+    """Chunks of segments wait for the site's gate."""
+
+    def __init__(self, site: Site, gate: anyio.Event) -> None:
+        super().__init__(site.chunks)
+        self._gate = gate
+        self.reached = anyio.Event()
+
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        if name.startswith("containers/"):
+            self.reached.set()
+            await self._gate.wait()
+        return await super()._create_with_content(name, data)
+
+
+class SlowSite(Site):
+    """No flush of a segment ends before the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = anyio.Event()
+        self.storage = GatedChunks(self, self.gate)
+        patient = attrs.evolve(SERVING.container.writer, segment_deadline=30.0)
+        container = attrs.evolve(SERVING.container, writer=patient)
+        self.options = attrs.evolve(SERVING, container=container, flush_budget=5.0)
+
+    def parts(self) -> RuntimeParts:
+        return attrs.evolve(super().parts(), options=self.options, chunks=self.storage)
+
+    async def append_behind_the_cut(self, owner: Container) -> None:
+        await self.storage.reached.wait()
+        await owner.append(append_request(NAME, b"2", MIB, None, None, None, None, None))
+        self.gate.set()
 
 
 class GatedSite(Site):
@@ -105,6 +144,41 @@ async def test_f9_calls_that_wait_for_others_are_flushed_too() -> None:
         await opened(runtime)
         info = await runtime.store.segment_info(NAME)
         assert info.flushed_length == info.length == 5 * len(b"later")
+
+
+async def test_f9_a_call_that_is_accepted_behind_the_cut_of_the_flush_is_flushed_too() -> None:
+    """It began before the end, and is acked during the end's flush."""
+    site = SlowSite()
+    async with anyio.create_task_group() as tasks, site.runtime() as runtime:
+        store = runtime.store
+        await opened(runtime)
+        await store.create_segment(NAME)
+        await store.append(NAME, b"1")
+        tasks.start_soon(store.on_container, INDEX, site.append_behind_the_cut)
+        await anyio.wait_all_tasks_blocked()
+        assert not site.storage.reached.is_set()
+    assert store.end_report is not None
+    assert store.end_report.left == ()
+    async with site.runtime() as runtime:
+        await opened(runtime)
+        info = await runtime.store.segment_info(NAME)
+        assert info.flushed_length == info.length == 2
+
+
+async def test_f9_a_host_that_serves_on_flushes_once_and_lists_what_came_meanwhile() -> None:
+    """Its clients may append without end; their last appends are flushed when it is closed."""
+    site = SlowSite()
+    async with anyio.create_task_group() as tasks, site.runtime() as runtime:
+        store = runtime.store
+        await opened(runtime)
+        await store.create_segment(NAME)
+        await store.append(NAME, b"1")
+        tasks.start_soon(store.on_container, INDEX, site.append_behind_the_cut)
+        report = await runtime.flush_before_end()
+        assert report.left == (LeftInLog(INDEX, 1, 1, "it was accepted during the end"),)
+        assert (await store.segment_info(NAME)).flushed_length == 1
+    assert store.end_report is not None
+    assert store.end_report.left == ()
 
 
 async def test_f9_a_container_that_is_being_recovered_is_waited_for() -> None:

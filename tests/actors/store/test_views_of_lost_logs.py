@@ -10,7 +10,7 @@ import pytest
 from support.folders import fingerprint
 from tierlog import StoreMismatch, open_store
 from tierlog.actors.container.listed_chain import ListedChain, list_chain
-from tierlog.actors.maintenance.report import list_garbage, verify
+from tierlog.actors.maintenance.report import garbage_of, verify
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 
@@ -27,7 +27,8 @@ async def test_r11_a_container_whose_log_is_lost_is_reported_and_not_shown_as_em
     shutil.rmtree(tmp_path / "wal/0001")
     before = fingerprint(tmp_path)
     async with open_reader(tmp_path) as view:
-        for attempt in (view.list_segments(), view.read(lost[0], 0, 10), verify(view), list_garbage(view)):
+        garbage = garbage_of(view, view.containers[1], {})
+        for attempt in (view.list_segments(), view.read(lost[0], 0, 10), verify(view), garbage):
             with pytest.raises(StoreMismatch, match="container 1: its log is lost"):
                 await attempt
     assert fingerprint(tmp_path) == before

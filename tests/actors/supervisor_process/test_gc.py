@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import anyio
@@ -52,27 +53,33 @@ def test_the_queues_of_a_service_are_shown_paused_and_resumed(run: Run, folder: 
 
 
 def test_a_container_that_is_not_served_hides_none_of_the_others(run: Run, folder: Path) -> None:
-    """Each is answered for, and the exit code tells that not all are."""
+    """Each is answered for, and the exit code tells that not all are. The folder is a copy, so a sweep has
+    something to confirm."""
 
     async def make() -> None:
-        async with tierlog.open_store(folder, containers=3):
-            pass
+        async with tierlog.open_store(folder.parent / "first", containers=3) as store:
+            await store.flush()
 
     anyio.run(make)
+    shutil.copytree(folder.parent / "first", folder)
     [log] = (folder / "wal").glob("*1/*.wal")
     log.write_bytes(b"")
     with SyncOwnService(folder) as service:
         wait_until(lambda: set(service.assignments()) == {0, 2}, "the others are served")
         url = f"--url={service.url}"
-        for command in ("status", "pause", "ls", "failed", "resume"):
+        for command in ("status", "pause", "ls", "failed", "resume", "sweep"):
             done = run("gc", command, url)
             [error] = done.err.splitlines()
             assert (done.code, error.startswith("error: container 1")) == (1, True)
             assert error.count("container 1") == 1
-            if command not in ("ls", "failed"):
+            if command not in ("ls", "failed", "sweep"):
                 assert ["GC_queue_0" in done.out, "GC_queue_2" in done.out] == [True, True]
         paused = run("gc", "pause", url, "--json")
         assert [each["queue"] for each in json.loads(paused.out)] == ["GC_queue_0", "GC_queue_2"]
+        swept = run("gc", "sweep", "--confirm", "--yes", url, "--json")
+        assert (swept.code, [each["container"] for each in json.loads(swept.out)]) == (1, [0, 2])
+        assert swept.err.startswith("error: container 1")
+        assert {each["unconfirmed"] for each in json.loads(run("gc", "status", url, "--json").out)} == {""}
         [only] = json.loads(run("gc", "status", "--container=2", url, "--json").out)
         assert (only["container"], only["paused"]) == (2, True)
         alone = run("gc", "status", "--container=1", url)

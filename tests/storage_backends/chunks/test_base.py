@@ -47,6 +47,10 @@ class Scripted(BaseChunkStorage):
     async def _open(self) -> None:
         self.asked.append("open")
 
+    async def _close(self) -> None:
+        await super()._close()
+        self.asked.append("close")
+
     async def _info(self, name: str) -> ChunkInfo:
         await self._step("info")
         return ChunkInfo(name, 3)
@@ -96,7 +100,17 @@ async def test_invalid_arguments_never_reach_a_binding() -> None:
     with pytest.raises(ClosedError):
         await storage.info("a")
 
-    assert storage.asked == []
+    assert storage.asked == ["close"]
+
+
+async def test_a_cancelled_owner_closes_the_backend() -> None:
+    """As after Ctrl-C: connections were left open, and reported on stderr when the process ended."""
+    storage = await opened()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await storage.close()
+
+    assert storage.asked == ["close"]
 
 
 async def test_openings_at_the_same_time_are_one() -> None:
