@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from ...storage_backends.chunks.s3_location import SCHEME
 from ..telemetry.logging import is_logging, log_to_stderr
 
 DEFAULT_DATA = Path("tierlog-data")
@@ -64,6 +65,11 @@ def _path_of(kind: str) -> Callable[[object], Path]:
 
 folder_path = _path_of("folder")
 file_path = _path_of("file")
+
+
+def store_place(value: object) -> str:
+    """A parser of an argument that is a folder or ``s3://BUCKET/PREFIX``, which a path would change."""
+    return str(value) if str(value).startswith(SCHEME) else os.fspath(folder_path(value))
 
 
 def _not_empty(kind: str) -> Callable[[typer.Context, typer.CallbackParam, Any], Any]:

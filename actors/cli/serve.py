@@ -1,4 +1,4 @@
-"""``tierlog serve``: the service on a data folder, in the foreground."""
+"""``tierlog serve``: the service on a data folder or a bucket, in the foreground."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, folder_path, number_option
+from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, number_option, store_place
 from .running import execute, print_error, read_settings
 
 if TYPE_CHECKING:
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from ..supervisor.supervisor import Supervisor
 
 
-Folder = Annotated[
-    Path | None,
+Place = Annotated[
+    str | None,
     typer.Argument(
-        parser=folder_path, metavar="PATH", help="The data folder; the same as --data.", show_default=False
+        parser=store_place,
+        metavar="PATH",
+        help="The data folder, the same as --data; or s3://BUCKET/PREFIX: a store that is in a bucket as a "
+        "whole.",
+        show_default=False,
     ),
 ]
 Listen = Annotated[
@@ -62,7 +66,12 @@ Containers = Annotated[
     ),
 ]
 TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Open the folder even if an app has it open: the app is fenced.")
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Open the folder even if an app has it open: the app is fenced. In a bucket: end the service "
+        "that serves the store elsewhere.",
+    ),
 ]
 Adopt = Annotated[
     bool,
@@ -83,7 +92,7 @@ RecoverFromLts = Annotated[
 
 def serve(
     context: typer.Context,
-    path: Folder = None,
+    path: Place = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     listen: Listen = None,
@@ -97,7 +106,7 @@ def serve(
     recover_from_lts: RecoverFromLts = False,
     log_level: LogLevelOption = None,
 ) -> None:
-    """Serve a data folder over HTTP: start host processes, supervise them, and replace those that fail.
+    """Serve a store over HTTP: start host processes, supervise them, and replace those that fail.
 
     It runs until SIGTERM, Ctrl-C or the terminal's end, then lets the hosts finish the requests in flight; a
     second signal does not wait. Logs go to stderr: plain text on a terminal, else JSON lines.
@@ -108,7 +117,8 @@ def serve(
         with importing():
             import attrs
 
-            from ..folder.paths import check_path
+            from ..folder.paths import bucket_of, check_path
+            from ..supervisor.served_store import StoreAsked
             from ..supervisor.service import (
                 ServiceOptions,
                 check_advertised_name,
@@ -127,18 +137,20 @@ def serve(
         if host_port is not None:
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, host_port=host_port))
         address, port = listen_of(listen, settings.server)
-        folder = check_path(_one_folder(context, path, data))
+        place = _one_place(context, path, data)
         options = ServiceOptions(
-            folder=folder,
-            config=settings,
+            store=StoreAsked(
+                place=bucket_of(place) or check_path(place),
+                config=settings,
+                containers=containers,
+                take_over=take_over,
+                recover_from_lts=recover_from_lts,
+            ),
             config_file=None if config is None else os.fspath(config),
             address=address,
             port=port,
             hosts=host_count(hosts, settings.server),
-            containers=containers,
-            take_over=take_over,
             adopt=adopt,
-            recover_from_lts=recover_from_lts,
             log_level=current_level(),
         )
         await run_service(options, _announce)
@@ -146,16 +158,14 @@ def serve(
     execute(command, uvloop=True)
 
 
-def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
+def _one_place(context: typer.Context, path: str | None, data: Path) -> str:
     """The argument overrides the environment; together with --data it is ambiguous."""
     if path is None:
-        return data
+        return os.fspath(data)
 
     source = context.get_parameter_source("data")
     if source is not None and source.name == "COMMANDLINE":
-        raise InvalidArgument(
-            f"the data folder is given twice, as {path} and as --data {data}: leave one out"
-        )
+        raise InvalidArgument(f"the store is given twice, as {path} and as --data {data}: leave one out")
 
     return path
 

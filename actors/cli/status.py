@@ -105,6 +105,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
             f"supervisor: process {status['pid']}, term {status['term']}; failovers: "
             f"{status['failovers']}{tail}"
         ),
+        *_requests(status),
         Text(),
         fitted(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
         Text(),
@@ -113,6 +114,14 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
         *_withheld(status),
         *_unconfirmed(status),
     )
+
+
+def _requests(status: dict[str, Any]) -> list[RenderableType]:
+    """A line of what a bucket costs besides its space."""
+    from rich.text import Text
+
+    counts = ", ".join(f"{count} {kind}" for kind, count in (status["requests"] or {}).items())
+    return [Text(f"requests to the bucket by the running processes: {counts}")] if counts else []
 
 
 def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:

@@ -249,6 +249,17 @@ class Container:
             return False  # It is ending for another reason, which it reports itself.
         return False
 
+    async def find_fenced(self) -> bool:
+        """``is_fenced``, for what another owner had done when this was called (W12)."""
+        try:
+            await self.log.confirm_owner()
+        except NotOwner:
+            self._end_ownership()
+            return True
+        except TierlogError:
+            return False  # As above, or it cannot be found out now.
+        return False
+
     def _check_owner(self) -> None:
         """Raises ``NotOwner`` if another owner is known to have opened the container since, and
         ``Unavailable`` if that cannot be read. The ownership ends then."""

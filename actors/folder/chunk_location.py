@@ -35,6 +35,7 @@ from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from ...storage_backends.chunks.filesystem_programs import create_root
 from ...storage_backends.chunks.s3_location import parse_location
+from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..settings.configuration import S3Config, StoreConfig
 from .identity import read_identity
 from .paths import StoreFolder, run_program
@@ -82,18 +83,19 @@ def make_chunk_storage(
     *,
     create: bool,
     reserve_bytes: int = 0,
+    counts: S3RequestCounts | None = None,
 ) -> ChunkStorage:
     """The chunk storage of an owner, not open yet. ``create``: its opening makes the folder ``lts/`` if that
     is missing; otherwise that counts as not mounted (rule S20). ``reserve_bytes`` of a folder are for the
-    store's own objects (rule S22). Raises ``ConfigError`` if what S3 needs is
-    not installed."""
+    store's own objects (rule S22). ``counts`` counts the requests to a bucket. Raises ``ConfigError`` if what
+    S3 needs is not installed."""
     if not location.chunks:
         return FileSystemChunkStorage(files, folder.chunks, world, create=create, reserve_bytes=reserve_bytes)
 
     require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkStorage
 
-    return S3ChunkStorage(parse_location(location.chunks), s3_options(location), world)
+    return S3ChunkStorage(parse_location(location.chunks), s3_options(location), world, counts)
 
 
 def make_chunk_reader(

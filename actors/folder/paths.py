@@ -115,8 +115,8 @@ def check_path(path: object) -> StoreFolder:
         raise InvalidArgument(f"no file can have the name {path!r}")
     if encoded.startswith(b"s3:/"):  # a Path has lost a slash
         raise InvalidArgument(
-            f"{os.fspath(path)!r} is in a bucket, and this needs a data folder: only tierlog.open_store "
-            f"opens a store in a bucket, by a text s3://BUCKET/PREFIX"
+            f"{os.fspath(path)!r} is in a bucket, and this needs a data folder: a store in a bucket is "
+            f"opened by tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX"
         )
     try:
         return StoreFolder(os.path.abspath(os.fsdecode(encoded)))

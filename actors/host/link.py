@@ -8,7 +8,7 @@ V1). Cancellation cuts the connection.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -46,7 +46,7 @@ class Link:
         self,
         path: str,
         *,
-        hello: Callable[[int], Hello],
+        hello: Callable[[int], Awaitable[Hello]],
         redirect: Callable[[Owners], None],
         monitor: LoopMonitor,
         grace: float,
@@ -106,9 +106,9 @@ class Link:
         # The thread closes it, after its last write.
         writer = HeartbeatWriter(connection, self._monitor)
         writer.start()
-        # In the thread: a supervisor that does not read must not block this loop.
-        writer.send(self._hello(self.term))
         try:
+            # In the thread: a supervisor that does not read must not block this loop.
+            writer.send(await self._hello(self.term))
             return await self._listen(connection, writer, obey)
         except ProtocolError as error:
             _log.error("supervisor_protocol_error", reason=str(error))

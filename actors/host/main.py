@@ -48,6 +48,11 @@ RESERVED_FILES, CONTAINER_FILES = 128, 4
 """Descriptors that connections leave to the process, and to each container: an idle one holds two, a log that
 rolls and chunks need more."""
 _CHECK_SECONDS = 1.0
+_CONFIRM_SECONDS = 2.0
+"""For which a supervisor that was found waits for the logs' answers; it gives a host longer to say hello."""
+_PAUSED = 2
+"""Intervals by which a round is late if the process may have been stopped for so long that a supervisor saw
+it."""
 _FORCED_EXIT_SECONDS = 0.5
 _STATISTICS_SECONDS = 0.5
 
@@ -71,7 +76,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tierlog.actors.host", description="A host process; `tierlog serve` starts them."
     )
-    parser.add_argument("--data", required=True, help="the data folder")
+    parser.add_argument("--data", required=True, help="the data folder, or s3://BUCKET/PREFIX")
     parser.add_argument("--store", default="", help="the id of the store that must be in it")
     parser.add_argument("--id", required=True, help="the host's id, such as host-0")
     parser.add_argument("--control", required=True, help="the supervisor's socket")
@@ -134,6 +139,8 @@ class _Rounds:
         if late > self._monitor.interval or now - self._checked >= _CHECK_SECONDS:
             self._checked = now
             self._orders.check_fenced()
+        if late > _PAUSED * self._monitor.interval:
+            self._orders.confirm()
         if now - self._measured >= _STATISTICS_SECONDS:
             self._measured = now
             self._monitor.statistics = self._orders.statistics()
@@ -195,9 +202,16 @@ class HostService:
         gateway = gateway_of(app)
         heap = HeapTrimmer(lambda: gateway.held_bytes, lambda: gateway.requests, time.monotonic)
         self._runtime = runtime
+
+        async def hello(term: int) -> Hello:
+            # V4: a supervisor that starts believes it, and opens nothing of it elsewhere.
+            with anyio.move_on_after(_CONFIRM_SECONDS):
+                await orders.find_fenced()
+            return Hello(given.id, os.getpid(), url, runtime.epochs(), term)
+
         link = Link(
             given.control,
-            hello=lambda term: Hello(given.id, os.getpid(), url, runtime.epochs(), term),
+            hello=hello,
             redirect=locations.update,
             monitor=monitor,
             grace=self._config.server.orphan_grace,

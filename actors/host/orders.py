@@ -3,7 +3,9 @@
 Orders about one container are executed one after the other, those about different ones at the same time. An
 order to open what is already served, and not fenced, is answered with its present epoch. An answer goes only
 to the supervisor whose order it was, for the next one counts its orders anew. A container fenced by a later
-owner is closed and reported as soon as it is seen, at the latest after a second (rule V3).
+owner is closed and reported as soon as it is seen (rule V3): where the log's hint is never old, at the latest
+after a second. A log in a bucket is asked after a pause of this process, in which others may have acted, and
+before what is served here is reported or opened again.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import attrs
 
 from ...storage_backends.base.errors import StoreMismatch, TierlogError
 from ..container.container import Container
@@ -46,6 +49,7 @@ class Orders:
         self._epochs: dict[int, int] = {}
         """The last known epoch of what was opened."""
         self._term = 0
+        self._is_confirming = False
 
     def obey(self, order: Open | Close | Drain) -> None:
         """Begin to execute an order; its answer is reported later."""
@@ -76,21 +80,44 @@ class Orders:
                 else:
                     self._epochs[index] = container.active.state.epoch
 
+    async def find_fenced(self) -> None:
+        """``check_fenced``, for what others had done when this was called (rule W12)."""
+        async with anyio.create_task_group() as tasks:
+            for index in list(self._epochs):
+                active = self._runtime.container(index).active
+                if active is not None:
+                    tasks.start_soon(active.find_fenced)
+        self.check_fenced()
+
+    def confirm(self) -> None:
+        """Begin ``find_fenced``, unless one is under way."""
+        if not self._is_confirming:
+            self._is_confirming = True
+            self._tasks.start_soon(self._confirm)
+
+    async def _confirm(self) -> None:
+        try:
+            await self.find_fenced()
+        finally:
+            self._is_confirming = False
+
     def ownerships(self) -> AbstractSet[tuple[int, int]]:
         """(index, epoch) of what was opened, and has not ended as far as is known."""
         return self._epochs.items()
 
     def statistics(self) -> dict[str, Any]:
-        """For the heartbeats: the facts that the supervisor shows of each container, and the health of
-        long-term storage."""
+        """For the heartbeats: the facts that the supervisor shows of each container, the health of long-term
+        storage, and the requests to a bucket."""
         active = [
             container.active
             for container in map(self._runtime.container, sorted(self._epochs))
             if container.active is not None
         ]
+        requests = self._runtime.requests
         return {
             "containers": {str(container.index): _facts(container) for container in active},
             "storage": self._runtime.storage_health.document(),
+            **({} if requests is None else {"requests": attrs.asdict(requests)}),
         }
 
     # --- inside ----------------------------------------------------------------------------------
@@ -108,7 +135,7 @@ class Orders:
         index = order.index
         container = self._runtime.container(index)
         # V3: it was fenced, which nothing has noticed yet. The order begins another ownership.
-        if container.active is not None and container.active.is_fenced:
+        if container.active is not None and await container.active.find_fenced():
             await self._runtime.close(index)
         if not self._runtime.serves(index):
             container = self._runtime.begin(index)

@@ -402,6 +402,13 @@ class ServerConfig(Value):
     orphan_grace: float = _duration(
         60.0, 0.0, 86_400.0, "A host without a supervisor serves for this long, then drains."
     )
+    lease: float = _duration(
+        20.0,
+        1.0,
+        3_600.0,
+        "The lease of the supervisor of a store in a bucket: if it dies, another one can follow after 1.25 "
+        "of this. It is renewed in every third of this, which costs requests.",
+    )
     adoption: float = _duration(
         1.5, 0.0, 600.0, "A starting supervisor waits this long for the hosts of an earlier one."
     )

@@ -1,8 +1,9 @@
 """A store in a bucket: its log, register, identity and chunks are objects below one prefix, so that it can be
 opened on any machine. What is on the local disk are copies, which may be removed while it is not open.
 
-An opening takes the store over (rule L1): there is no lock that it could respect. Crash: the identity is one
-put (rule D1); whatever else was begun is the log's and the chunks' matter.
+An opening takes the store over (rule L1): there is no lock that it could respect. A service has a lease
+(``supervisor/term.py``), and its processes on one machine find each other in a folder among the copies.
+Crash: the identity is one put (rule D1); whatever else was begun is the log's and the chunks' matter.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from hashlib import blake2b
 
 import anyio
 import attrs
@@ -34,6 +36,7 @@ from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.chunks.s3_location import S3Location
+from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..container.local_disk import LocalDisk, RunFolder
 from ..folder.chunk_location import ChunkLocation, make_chunk_storage, require_s3, s3_options
 from ..folder.fingerprint import Fingerprint
@@ -43,8 +46,8 @@ from ..kernel.loop_lag import LoopLag
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
-from .opening import check_containers, make_chunk_cache, merge_runs, runtime_options
-from .runtime import RuntimeParts, serve
+from .opening import announced, check_containers, make_chunk_cache, merge_runs, runtime_options
+from .runtime import ContainerRuntime, RuntimeParts, serve
 from .store import SegmentStore
 
 _LOGS, _CHUNKS = "wal/", "lts/"
@@ -64,6 +67,8 @@ class BucketOpener:
     span: SpanHook | None
     world: World
     files: Files
+    counts: S3RequestCounts = attrs.field(init=False, factory=S3RequestCounts)
+    """Of the log's, the records' and the chunks' requests."""
     cache: str = attrs.field(init=False)
     """The absolute path of the folder for local copies."""
 
@@ -80,8 +85,43 @@ class BucketOpener:
             identity = await identify_in_bucket(objects, coordination, containers, self.config, self.world)
             # Before anybody is fenced.
             await run_program(self.files, make_folder(self.cache), self.cache)
-            async with serve(self._parts(objects, identity)) as store:
+            budget = self.config.shutdown.embedded_budget
+            async with serve(self._parts(objects, identity, self.world.id_bytes(), budget)) as store:
                 yield store
+
+    @asynccontextmanager
+    async def served(self, containers: int | None) -> AsyncIterator[tuple[Coordination, StoreIdentity]]:
+        """For a supervisor: what its store's processes agree on, and the store's identity."""
+        _check_config(self.config, self.location)
+        async with self._connected() as objects:
+            coordination = ObjectCoordination(objects, "", self.world)
+            identity = await identify_in_bucket(objects, coordination, containers, self.config, self.world)
+            await self._make_local_folder()
+            yield coordination, identity
+
+    @asynccontextmanager
+    async def runtime(self, host_id: str, store_id: str) -> AsyncIterator[ContainerRuntime]:
+        """Serve the containers that the body begins, and no others."""
+        _check_config(self.config, self.location)
+        async with self._connected() as objects:
+            # A host never creates a store, as in a data folder.
+            identity = await _existing_identity(ObjectCoordination(objects, "", self.world))
+            if store_id and store_id != identity.store_id.hex():
+                raise StoreMismatch(
+                    f"{self.location} is store {identity.store_id.hex()} now, and the service serves "
+                    f"{store_id}: the bucket was replaced; stop the service"
+                )
+            local = await self._make_local_folder()
+            async with announced(self.files, self.world, local, host_id) as opening:
+                budget = self.config.shutdown.flush_budget
+                parts = self._parts(objects, identity, bytes.fromhex(opening.owner_id), budget)
+                async with ContainerRuntime(parts).running() as runtime:
+                    yield runtime
+
+    async def _make_local_folder(self) -> StoreFolder:
+        folder = service_folder(self.config, self.location)
+        await run_program(self.files, make_folder(folder.path), folder.path)
+        return folder
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[ObjectStore]:
@@ -90,7 +130,7 @@ class BucketOpener:
         # Imported for the stores that need it: its client takes long.
         from ...storage_backends.chunks.s3_objects import S3Objects
 
-        objects = S3Objects(self.location, s3_options(location))
+        objects = S3Objects(self.location, s3_options(location), self.counts)
         await objects.open()
         try:
             yield objects
@@ -98,13 +138,17 @@ class BucketOpener:
             with anyio.CancelScope(shield=True):
                 await objects.close()
 
-    def _parts(self, objects: ObjectStore, identity: StoreIdentity) -> RuntimeParts:
-        config, owner, folder = self.config, self.world.id_bytes(), StoreFolder(self.cache)
+    def _parts(
+        self, objects: ObjectStore, identity: StoreIdentity, owner: bytes, flush_budget: float
+    ) -> RuntimeParts:
+        config, folder = self.config, StoreFolder(self.cache)
         location = ChunkLocation(f"{self.location}{_CHUNKS}", config.s3)
-        chunks = make_chunk_storage(location, self.files, folder, self.world, create=False)
+        chunks = make_chunk_storage(
+            location, self.files, folder, self.world, create=False, counts=self.counts
+        )
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
-        options = runtime_options(config, adopt=self.adopt, flush_budget=config.shutdown.embedded_budget)
+        options = runtime_options(config, adopt=self.adopt, flush_budget=flush_budget)
         checkpoint = attrs.evolve(options.container.checkpoint, files_max=_GROUPS_MAX)
         container = attrs.evolve(options.container, checkpoint=checkpoint)
         cache = chunk_cache_folder(folder, self.cache, identity)
@@ -120,6 +164,7 @@ class BucketOpener:
             options=attrs.evolve(options, container=container),
             world=self.world,
             span=self.span,
+            requests=self.counts,
             loop_lag=LoopLag(),
         )
 
@@ -158,6 +203,12 @@ def _cache_folder(config: StoreConfig) -> str:
     return os.path.abspath(path)
 
 
+def service_folder(config: StoreConfig, location: S3Location) -> StoreFolder:
+    """Where the processes of a service on this machine find each other, by their lock files."""
+    name = blake2b(str(location).encode(), digest_size=8).hexdigest()
+    return StoreFolder(f"{_cache_folder(config)}/{name}-service")
+
+
 def _check_config(config: StoreConfig, location: S3Location) -> None:
     if config.chunks:
         raise ConfigError(
@@ -194,6 +245,13 @@ async def identify_in_bucket(
     found = decode(record.data, place)
     check_containers(found, containers, place, "the store was made")
     return found
+
+
+async def _existing_identity(coordination: Coordination) -> StoreIdentity:
+    record, place = await coordination.load(IDENTITY), coordination.place(IDENTITY)
+    if record is None:
+        raise InvalidArgument(f"{place} is missing: there is no store")
+    return decode(record.data, place)
 
 
 async def _refuse_others(calls: RepeatedCalls, coordination: Coordination) -> None:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -33,6 +33,7 @@ from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
 from ...storage_backends.chunks.filesystem import FileSystemChunkStorage
+from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.defrag_rules import DefragOptions
 from ...storage_backends.segments.options import ChunkedOptions
@@ -401,17 +402,19 @@ async def open_host(
     adopt: bool = False,
     span: SpanHook | None = None,
 ) -> AsyncIterator[ContainerRuntime]:
-    """Open the existing store in ``path`` as the host process ``host_id``. It serves the containers that the
-    supervisor orders, none at first. Raises ``StoreMismatch`` if it is not the supervisor's store
-    ``store_id``."""
-    opener = StoreOpener(
-        folder=check_path(path),
-        config=config,
-        adopt=adopt,
-        span=span,
-        world=system_world(),
-        files=LocalFiles(),
-    )
+    """Open the existing store at ``path``, a data folder or ``s3://BUCKET/PREFIX``, as the host process
+    ``host_id``. It serves the containers that the supervisor orders, none at first. Raises ``StoreMismatch``
+    if it is not the supervisor's store ``store_id``."""
+    world, files, location = system_world(), LocalFiles(), bucket_of(path)
+    opener: StoreOpener | BucketOpener
+    if location is not None:
+        from . import bucket
+
+        opener = bucket.BucketOpener(location, config, adopt, span, world, files)
+    else:
+        opener = StoreOpener(
+            folder=check_path(path), config=config, adopt=adopt, span=span, world=world, files=files
+        )
     async with opener.runtime(host_id, store_id) as runtime:
         yield runtime
 
@@ -477,6 +480,13 @@ class Announcement:
                 _log.warning("owner_file_not_removed", folder=self._folder, error=str(error))
 
 
+class _LongTermStorage(NamedTuple):
+    chunks: ChunkStorage
+    place: StoragePlace
+    requests: S3RequestCounts | None
+    """Counts those to a bucket."""
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class StoreOpener:
     """Opens one store in one process, with the parts that its configuration names."""
@@ -540,13 +550,14 @@ class StoreOpener:
             async with ContainerRuntime(parts).running() as runtime:
                 yield runtime
 
-    async def _long_term_storage(self) -> tuple[ChunkStorage, StoragePlace]:
-        """Long-term storage, with its calls traced, and where it is."""
-        chunks, place = self.storage, StoragePlace()
+    async def _long_term_storage(self) -> _LongTermStorage:
+        """Long-term storage, with its calls traced."""
+        chunks, place, counts = self.storage, StoragePlace(), None
         if chunks is None:
             location = await locate_chunks(self.files, self.folder, self.config, self.world)
             # Where the folder will be: chunks are read once it is there.
             place = location.place(self.moves_to or self.folder)
+            counts = S3RequestCounts() if location.chunks else None
             chunks = make_chunk_storage(
                 location,
                 self.files,
@@ -554,10 +565,11 @@ class StoreOpener:
                 self.world,
                 create=False,
                 reserve_bytes=self.config.storage.reserve,
+                counts=counts,
             )
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
-        return chunks, place
+        return _LongTermStorage(chunks, place, counts)
 
     async def _prepare_folder(self) -> None:
         # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
@@ -574,7 +586,7 @@ class StoreOpener:
         self,
         identity: StoreIdentity,
         owner_id: str,
-        storage: tuple[ChunkStorage, StoragePlace],
+        storage: _LongTermStorage,
         fingerprint: Fingerprint,
         flush_budget: float,
     ) -> RuntimeParts:
@@ -583,9 +595,10 @@ class StoreOpener:
         return RuntimeParts(
             identity=identity,
             owner_id=owner_id,
-            chunks=storage[0],
-            place=storage[1],
-            chunk_cache=self._chunk_cache(identity, storage[0]),
+            chunks=storage.chunks,
+            place=storage.place,
+            requests=storage.requests,
+            chunk_cache=self._chunk_cache(identity, storage.chunks),
             folder=fingerprint,
             make_disk=lambda index: self._disk(identity, owner_id, index, merge),
             options=runtime_options(

@@ -23,6 +23,7 @@ from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.cached import CachedChunkStorage
 from ...storage_backends.chunks.chunk_cache import ChunkCache
+from ...storage_backends.chunks.s3_request_counts import S3RequestCounts, S3RequestStatistics
 from ..chunk_io.actor import StorageActor
 from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
@@ -86,6 +87,8 @@ class RuntimeParts:
     withdraw: Callable[[], Awaitable[None]] | None = None
     """Called once another owner has fenced all containers: this process has the folder open no longer. None
     for a host, whose supervisor decides that, and in simulated time, where nobody is asked."""
+    requests: S3RequestCounts | None = None
+    """Counts those to the bucket, if there is one."""
     loop_lag: LoopLag | None = None
     """Measures the lag of the event loop; None in simulated time, which has none."""
 
@@ -206,6 +209,12 @@ class ContainerRuntime:
         """The health of long-term storage, as this process sees it."""
         return self._actor.health
 
+    @property
+    def requests(self) -> S3RequestStatistics | None:
+        """Those to the bucket, if the store has one."""
+        counts = self._parts.requests
+        return None if counts is None else counts.statistics()
+
     def container(self, index: int) -> LocalContainer | RemoteContainer:
         return self._containers[index]
 
@@ -293,7 +302,7 @@ class ContainerRuntime:
     def _statistics(self, containers: tuple[LocalContainerStatistics, ...]) -> StoreStatistics:
         lag = self._parts.loop_lag
         return StoreStatistics(
-            containers, self._actor.statistics(), None if lag is None else lag.statistics()
+            containers, self._actor.statistics(), None if lag is None else lag.statistics(), self.requests
         )
 
     def _stop(self) -> None:

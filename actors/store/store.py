@@ -79,6 +79,7 @@ from ...storage_backends.base.transactions import (
 )
 from ...storage_backends.base.values import Value
 from ...storage_backends.base.verbs import SegmentVerbs
+from ...storage_backends.chunks.s3_request_counts import S3RequestStatistics
 from ..chunk_io.actor import StorageActorStatistics
 from ..container.attributes import list_attributes
 from ..container.batch_append import Outcome
@@ -125,6 +126,8 @@ class StoreStatistics(Value):
     storage: StorageActorStatistics | None = None
     """Calls to long-term storage, of all containers."""
     event_loop: EventLoopStatistics | None = None
+    s3: S3RequestStatistics | None = None
+    """Requests to the bucket of the store, or of its long-term storage."""
 
 
 @attrs.frozen(eq=False, repr=False)

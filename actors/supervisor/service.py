@@ -1,6 +1,6 @@
 """The supervisor's process: what `tierlog serve` runs.
 
-Start: the port, the folder, the lock, the term, then the hosts; a failure before the hosts leaves nothing
+Start: the port, the store, the lease, the term, then the hosts; a failure before the hosts leaves nothing
 behind. End: on SIGTERM, Ctrl-C or SIGHUP the hosts drain and the admin server stops last; the second signal
 cuts that short, the third kills them. If the supervisor ends for another reason (a later one took over), the
 hosts go on.
@@ -23,12 +23,8 @@ import attrs
 
 from ...storage_backends.base.errors import InvalidArgument, shown
 from ...storage_backends.files.local import LocalFiles
-from ..folder.chunk_location import check_location
-from ..folder.identity import StoreIdentity
-from ..folder.local_coordination import LocalCoordination
 from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
-from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, live_owners, report_shared
-from ..folder.restore_folder import finish_restore
+from ..folder.paths import StoreFolder, live_owners
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, is_ipv6, serve_http
@@ -37,14 +33,14 @@ from ..kernel.exits import first_leaf
 from ..kernel.process_status import holds_lock
 from ..kernel.task_groups import body_group
 from ..settings.configuration import ServerConfig, StoreConfig
-from ..store.opening import announced, identify, locate_chunks, system_world
-from ..store.recover_container import recover_if_lost
+from ..store.opening import announced, system_world
 from ..telemetry.logging import get_logger
 from ..telemetry.opentelemetry import tracing_of_process
 from ..telemetry.printable import printable
 from .admin import LIMITS, make_admin_app
 from .control.channel import control_path
 from .fleet import FleetOptions
+from .served_store import ServedStore, StoreAsked, check_place, open_served
 from .supervisor import Supervisor, SupervisorOptions
 from .term import Term, claim_term
 
@@ -56,21 +52,20 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 
 @attrs.frozen(kw_only=True)
 class ServiceOptions:
-    folder: StoreFolder
-    config: StoreConfig
+    store: StoreAsked
     config_file: str | None
     """Given to the hosts, which read it when they start."""
     address: str
     port: int
     hosts: int
-    containers: int | None
-    take_over: bool
     adopt: bool
     """Whether hosts may open a copied or restored folder (rule W8)."""
-    recover_from_lts: bool = False
-    """Recover what of its logs is missing from long-term storage alone (rule R11)."""
     log_level: str = "info"
     """The log level of the hosts; one of ``LEVELS``."""
+
+    @property
+    def config(self) -> StoreConfig:
+        return self.store.config
 
 
 def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
@@ -143,38 +138,34 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     raise_file_limit()
     server = options.config.server
     check_advertised(options.address, server.advertise)
-    check_chunk_cache(options.folder, options.config.chunk_cache.path)
+    check_place(options.store)
     limits = attrs.evolve(LIMITS, connections=server.connections)
     names = (options.address, server.advertise)
     # First of all: a port in use is reported before anything is locked or created.
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
-        await finish_restore(files, options.folder)
         await _check_ports_free(files, options)
-        if options.recover_from_lts:
-            await recover_if_lost(options.folder, options.config, files, world)
-        await check_folder(files, options.folder)
-        await report_shared(files, options.folder)
-        location = await locate_chunks(files, options.folder, options.config, world)
-        await check_location(location, files, options.folder, world)
-        identity = await identify(files, options.folder, options.containers, options.config, world)
-        # Before the search for orphans: from here on nobody else starts hosts (rule V1).
-        coordination = LocalCoordination(files, options.folder, world.new_id)
-        async with claim_term(coordination, identity, world.id_bytes()) as term:
-            orphans = await _find_orphans(files, options)
-            supervisor = _make_supervisor(options, identity, term, orphans)
+        async with (
+            open_served(options.store, files, world) as served_store,
+            # Before the search for orphans: from here on nobody else starts hosts (rule V1).
+            claim_term(
+                served_store.coordination, served_store.identity, world.id_bytes(), served_store.term
+            ) as term,
+        ):
+            orphans = await _find_orphans(files, options.store)
+            supervisor = _make_supervisor(options, served_store, term, orphans)
             tracing = tracing_of_process(SUPERVISOR)
             facts = {
-                "store": identity.store_id.hex(),
-                "folder": printable(options.folder.path),
+                "store": served_store.identity.store_id.hex(),
+                "folder": printable(options.store.shown),
                 "pid": os.getpid(),
             }
             app = make_admin_app(supervisor, facts, world, limits=limits, tracing=tracing, names=names)
             async with serve_http(app, listener, stop_timeout=1) as served:
                 # A wildcard address would lead clients on other machines to themselves.
                 known = attrs.evolve(served, host=advertised_name(server.advertise) or served.host)
-                async with announced(files, world, options.folder, SUPERVISOR, known.url):
+                async with announced(files, world, options.store.local, SUPERVISOR, known.url):
                     await _supervise(supervisor, lambda: announce(known, supervisor))
 
 
@@ -208,18 +199,18 @@ async def _obey_signals(supervisor: Supervisor) -> None:
             supervisor.stop()
 
 
-async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str, Owner]:
+async def _find_orphans(files: LocalFiles, store: StoreAsked) -> dict[str, Owner]:
     """The hosts of an earlier supervisor that still run on this machine. Raises ``InvalidArgument`` if an app
     or a command has the folder open and ``take_over`` is not set."""
-    owners = await live_owners(files, options.folder)
+    owners = await live_owners(files, store.local)
     others = [owner for owner in owners if not owner.role]
-    if others and not options.take_over:
+    if others and not store.take_over:
         raise InvalidArgument(
-            describe_opening(options.folder.path, others, take_over="--take-over", use_service="stop it")
+            describe_opening(store.shown, others, take_over="--take-over", use_service="stop it")
         )
     # A file from another machine names a process there: the same number is some other process here.
     return {
-        owner.role: _verified(owner, options.folder)
+        owner.role: _verified(owner, store.local)
         for owner in owners
         if owner.role not in ("", SUPERVISOR) and owner.host == socket.gethostname()
     }
@@ -234,14 +225,14 @@ def _verified(owner: Owner, folder: StoreFolder) -> Owner:
 
 
 def _make_supervisor(
-    options: ServiceOptions, identity: StoreIdentity, term: Term, orphans: dict[str, Owner]
+    options: ServiceOptions, store: ServedStore, term: Term, orphans: dict[str, Owner]
 ) -> Supervisor:
-    server = options.config.server
-    control = control_path(identity.store_id, options.folder.path, os.environ)
+    server, store_id = options.config.server, store.identity.store_id
+    control = control_path(store_id, options.store.local.path, os.environ)
     return Supervisor(
-        identity.containers,
+        store.identity.containers,
         _hosts(options),
-        command=lambda host: _host_command(options, identity.store_id, control, host),
+        command=lambda host: _host_command(options, store_id, control, host),
         term=term,
         orphans=orphans,
         options=SupervisorOptions(
@@ -252,12 +243,13 @@ def _make_supervisor(
             append_bytes_max=options.config.append_bytes_max,
         ),
         random=system_world().random,
+        requests=store.requests,
     )
 
 
 async def _check_ports_free(files: LocalFiles, options: ServiceOptions) -> None:
     """Raises ``ConfigError`` if a host could not listen on its port, unless it runs and does so already."""
-    running = {owner.role for owner in await live_owners(files, options.folder)}
+    running = {owner.role for owner in await live_owners(files, options.store.local)}
     for host in _hosts(options):
         if host not in running:
             # Here, where it can be reported: a host would fail, be started again and be given up.
@@ -301,7 +293,7 @@ def host_count(asked: int | None, server: ServerConfig) -> int:
 def _host_command(options: ServiceOptions, store_id: bytes, control: str, host: str) -> Sequence[str]:
     server = options.config.server
     arguments: dict[str, Any] = {
-        "data": options.folder.path,
+        "data": options.store.shown,
         "store": store_id.hex(),
         "id": host,
         "control": control,

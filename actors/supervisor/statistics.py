@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...storage_backends.base.statistics import counter, gauge, label, state
+from ...storage_backends.chunks.s3_request_counts import S3RequestStatistics
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..kernel.loop_lag import EventLoopStatistics
 from .assignment import Assignment, AssignmentPhase
@@ -62,6 +63,7 @@ class SupervisorStatistics:
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
     event_loop: EventLoopStatistics
+    s3: S3RequestStatistics | None
     hosts: tuple[SupervisedHostStatistics, ...]
     assignments: tuple[AssignmentStatistics, ...]
 
@@ -121,6 +123,8 @@ class HostFacts:
     """By the last heartbeat that had them."""
     storage: Mapping[str, str] = attrs.field(factory=lambda: storage_health(None))
     """Likewise: the health of long-term storage and its cause."""
+    requests: S3RequestStatistics | None = None
+    """Likewise: its process's requests to the bucket, if there is one."""
 
 
 def storage_health(found: object) -> dict[str, str]:
@@ -132,6 +136,15 @@ def storage_health(found: object) -> dict[str, str]:
     found = found if isinstance(found, dict) else {}
     state = str(found.get("state", found.get("trouble", _HEALTHY)))
     return {"state": _HEALTHY if state == "none" else state, "cause": str(found.get("cause", ""))}
+
+
+def requests_of(found: object) -> S3RequestStatistics | None:
+    """The requests to the bucket out of a heartbeat; a host of an earlier build sends none."""
+    if not isinstance(found, dict):
+        return None
+    return S3RequestStatistics(
+        **{field.name: int(found.get(field.name, 0)) for field in attrs.fields(S3RequestStatistics)}
+    )
 
 
 def container_map(fleet: Fleet, version: int, append_bytes_max: int, now: float) -> ContainerMap:
@@ -167,6 +180,8 @@ class View:
     term: int
     map_version: int
     event_loop: EventLoopStatistics
+    s3: S3RequestStatistics | None
+    """The supervisor's own requests to the bucket of the store."""
     ready: bool
     stopping: bool
 
@@ -179,6 +194,7 @@ class View:
             "map_version": self.map_version,
             "failovers": self.fleet.failovers,
             "failover_seconds": self.failover_times.recent,
+            "requests": self._requests(),
             "hosts": [self._host(host) for host in self.fleet.hosts.values()],
             "containers": [self._container(assignment) for assignment in self.fleet.assignments],
         }
@@ -191,7 +207,14 @@ class View:
         serving = sum(assignment.phase is AssignmentPhase.SERVING for assignment in self.fleet.assignments)
         hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
         return SupervisorStatistics(
-            self.term, self.fleet.failovers, serving, self.map_version, self.event_loop, hosts, assignments
+            self.term,
+            self.fleet.failovers,
+            serving,
+            self.map_version,
+            self.event_loop,
+            self.s3,
+            hosts,
+            assignments,
         )
 
     def unhealthy_storage(self) -> dict[str, dict[str, str]]:
@@ -200,6 +223,15 @@ class View:
         serving = [host for host in self.fleet.hosts.values() if host.phase is HostPhase.SERVING]
         health = {host.id: dict(self.facts[host.id].storage) for host in serving}
         return {host: storage for host, storage in health.items() if storage["state"] != _HEALTHY}
+
+    def _requests(self) -> dict[str, int] | None:
+        """Those to the bucket by the supervisor and its hosts' last processes; None if there is no bucket."""
+        counted = [each for each in (self.s3, *(facts.requests for facts in self.facts.values())) if each]
+        if not counted:
+            return None
+        columns = zip(*map(attrs.astuple, counted), strict=True)
+        names = (field.name for field in attrs.fields(S3RequestStatistics))
+        return dict(zip(names, map(sum, columns), strict=True))
 
     def _held(self, host: Host) -> list[int]:
         return [assignment.index for assignment in self.fleet.assignments if assignment.host == host.id]

@@ -1,15 +1,17 @@
 """One supervisor at a time: a lease that its death ends, and a term that its hosts remember.
 
-The lease keeps a second supervisor from starting while the first lives, even frozen: in a data folder it is
-the lock file in ``supervisor/``. The term covers what a lease cannot see, such as a folder copied under a
-running supervisor: each start takes a higher term, hosts obey the highest they have seen, and a supervisor
-that learns of a higher one ends (rule V1). The term's record has the format of a log's register. Crash: the
-system frees the lock; the record is as before or as after (rule D6).
+The lease keeps a second supervisor from starting while the first lives. In a data folder it is the lock file
+in ``supervisor/``, which also a frozen one has; in a bucket it is a record, which its holder renews. The term
+covers what a lease cannot see, such as a folder copied under a running supervisor: each start takes a higher
+term, hosts obey the highest they have seen, and a supervisor that learns of a higher one ends (rule V1). The
+term's record has the format of a log's register. Crash: the system frees the lock, and a lease in a bucket
+ends without being renewed (rule D3); the record is as before or as after (rules D1 and D6).
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,12 +20,36 @@ import attrs
 
 from ...journal.coordination.contract import SUPERVISOR, TERM, Coordination, Lease, LeaseHeld, Record
 from ...journal.registers.local import REGISTER_BYTES, decode_image, encode_epoch
-from ...storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
+from ...storage_backends.base.errors import DataCorruption, NotOwner, OutcomeUnknown, Unavailable
 from ...storage_backends.base.ids import EPOCH_MAX
+from ...storage_backends.base.values import Value
 from ..folder.identity import StoreIdentity
+from ..telemetry.logging import get_logger
 
-_LEASE_SECONDS = 10.0
-"""Several times as long as the interval at which a supervisor checks its term."""
+_log = get_logger("supervisor")
+_LOOKS = 20
+"""How often a lease that is waited for is looked at within its duration."""
+_RELEASE_SECONDS = 5.0
+"""A lease that could not be released by then ends by itself."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class TermOptions(Value):
+    """Times in seconds. The defaults are for a lease that ends with its process, at once."""
+
+    lease: float = 10.0
+    interval: float = 1.0
+    """Between two checks, each of which renews the lease."""
+    patience: float = 0.0
+    """How long a start waits for another's lease, whose end may show only by watching it (rule D3)."""
+    takes_over: bool = False
+    """Have a supervisor that lives end, in place of being refused."""
+
+    @classmethod
+    def watched(cls, lease: float, *, takes_over: bool) -> TermOptions:
+        """For a lease that ends if it is not renewed."""
+        # Two renewals may fail. An observer waits for 1.25 of the lease (D3), after it has seen it.
+        return cls(lease=lease, interval=lease / 3, patience=1.5 * lease, takes_over=takes_over)
 
 
 @attrs.frozen
@@ -31,6 +57,8 @@ class Term:
     """This supervisor's term."""
 
     number: int
+    interval: float
+    """Seconds between two checks."""
     _coordination: Coordination
     _log_id: bytes
     _lease: Lease
@@ -53,22 +81,47 @@ def superseded(own: int, newer: int) -> NotOwner:
 
 @asynccontextmanager
 async def claim_term(
-    coordination: Coordination, identity: StoreIdentity, owner: bytes
+    coordination: Coordination, identity: StoreIdentity, owner: bytes, options: TermOptions | None = None
 ) -> AsyncIterator[Term]:
     """Become the store's supervisor. ``owner``: 16 bytes that no other start has. Raises ``Unavailable`` if
     another process is."""
-    try:
-        lease = await coordination.take_lease(SUPERVISOR, f"process {os.getpid()}", _LEASE_SECONDS)
-    except LeaseHeld as error:
-        raise Unavailable(f"{error.holder} already supervises this store: stop it first") from error
+    options = options or TermOptions()
+    lease = await _take_lease(coordination, identity.log_id, owner, options)
     try:
         # V1: durable before the first order, so that no later supervisor takes the same term.
         number = await _raise_term(coordination, identity.log_id, owner)
-        yield Term(number, coordination, identity.log_id, lease)
+        yield Term(number, options.interval, coordination, identity.log_id, lease)
     finally:
         # A cancelled stop must free the lease too, or the next supervisor in this process is refused.
-        with anyio.CancelScope(shield=True):
-            await lease.release()
+        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+            try:
+                await lease.release()
+            except (Unavailable, OutcomeUnknown) as error:
+                _log.warning("lease_not_released", reason=str(error))
+
+
+async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, options: TermOptions) -> Lease:
+    holder = f"process {os.getpid()} of {socket.gethostname()}"
+    until, is_waiting = anyio.current_time() + options.patience, False
+    while True:
+        try:
+            return await coordination.take_lease(SUPERVISOR, holder, options.lease)
+        except LeaseHeld as error:
+            if anyio.current_time() >= until:
+                raise _refused(error, options) from error
+            if not is_waiting:
+                is_waiting = True
+                _log.info("lease_awaited", holder=error.holder, seconds=options.patience)
+                if options.takes_over:
+                    # V1: the other one sees it at its next check, ends, and releases the lease.
+                    await _raise_term(coordination, log_id, owner)
+        await anyio.sleep(options.lease / _LOOKS)
+
+
+def _refused(error: LeaseHeld, options: TermOptions) -> Unavailable:
+    # A lock tells of a living process, which an operator of this machine can stop.
+    remedy = ", or start this one with --take-over" if options.patience else ""
+    return Unavailable(f"{error.holder} already supervises this store: stop it first{remedy}")
 
 
 async def _raise_term(coordination: Coordination, log_id: bytes, owner: bytes) -> int:

@@ -40,11 +40,11 @@ _SHORT_PATH = 48
 
 
 def start_serving(
-    folder: Path, log: Path, *arguments: str, program: Sequence[str] = TIERLOG, **options: Any
+    place: Path | str, log: Path, *arguments: str, program: Sequence[str] = TIERLOG, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start `tierlog serve` on ``folder``. Its output is appended to ``log``; ``options`` are those of
-    `Popen`."""
-    command = [*program, "serve", str(folder), *arguments]
+    """Start `tierlog serve` on a data folder or a bucket. Its output is appended to ``log``; ``options`` are
+    those of `Popen`."""
+    command = [*program, "serve", str(place), *arguments]
     with log.open("ab") as stream:
         streams = {"stdin": subprocess.DEVNULL, "stdout": stream, "stderr": stream}
         return subprocess.Popen(command, cwd=log.parent, **{**streams, **options})

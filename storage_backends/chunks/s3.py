@@ -37,6 +37,7 @@ from .base import MUTATIONS, BaseChunkStorage, ReadOnlyChunks, bad_offset, size_
 from .s3_concat import Concat
 from .s3_errors import RequestInfo, mapped
 from .s3_location import S3Location
+from .s3_request_counts import S3RequestCounts
 from .s3_requests import ListedObject, S3Options, S3Requests, UploadedPart
 from .s3_upload import Upload
 
@@ -44,12 +45,18 @@ from .s3_upload import Upload
 class S3ChunkStorage(BaseChunkStorage):
     """``world`` provides the ids of puts."""
 
-    def __init__(self, location: S3Location, options: S3Options, world: World) -> None:
+    def __init__(
+        self,
+        location: S3Location,
+        options: S3Options,
+        world: World,
+        counts: S3RequestCounts | None = None,
+    ) -> None:
         super().__init__()
         self._location = location
         self._options = options
         self._world = world
-        self._requests = S3Requests(location.bucket, options)
+        self._requests = S3Requests(location.bucket, options, counts)
         self._read_only: set[str] = set()
         self._parts = anyio.CapacityLimiter(options.parallel)
         """Each part that is being sent is copied into one buffer: so many at a time, over all puts."""

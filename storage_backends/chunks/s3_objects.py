@@ -10,13 +10,16 @@ from ..base.checksum import Buffer
 from ..base.errors import ChunkExists, ChunkNotFound
 from ..base.object_store import ListedKey, ObjectStore, StoredObject
 from .s3_location import S3Location
+from .s3_request_counts import S3RequestCounts
 from .s3_requests import S3Options, S3Requests
 
 
 class S3Objects(ObjectStore):
-    def __init__(self, location: S3Location, options: S3Options) -> None:
+    def __init__(
+        self, location: S3Location, options: S3Options, counts: S3RequestCounts | None = None
+    ) -> None:
         self._location = location
-        self._requests = S3Requests(location.bucket, options)
+        self._requests = S3Requests(location.bucket, options, counts)
 
     async def open(self) -> None:
         await self._requests.open(self._location.prefix)

@@ -31,6 +31,7 @@ from ..base.errors import ChunkNotFound, ChunkReadOnly, TierlogError, Unavailabl
 from ..base.object_store import StoredObject
 from .s3_errors import RequestInfo, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
+from .s3_request_counts import S3RequestCounts
 
 _ID = "tierlog-put"
 """The metadata entry with the id of the call that made an object."""
@@ -160,9 +161,10 @@ def make_client(options: S3Options) -> AbstractAsyncContextManager[S3Client]:
 class S3Requests:
     """One client of one bucket. ``name`` is the chunk's name, for messages."""
 
-    def __init__(self, bucket: str, options: S3Options) -> None:
+    def __init__(self, bucket: str, options: S3Options, counts: S3RequestCounts | None = None) -> None:
         self._bucket = bucket
         self._options = options
+        self._counts = counts or S3RequestCounts()
         self._endpoint = options.endpoint or "the S3 service"
         self.left_uploads: set[tuple[str, str]] = set()
         """Keys and ids of this owner's uploads that ended, and could not be aborted."""
@@ -200,6 +202,7 @@ class S3Requests:
             # Of the environment, or AWS: messages name what was asked, which may not be what was meant.
             self._endpoint = str(self._client.meta.endpoint_url)
             request = attrs.evolve(request, endpoint=self._endpoint)
+            self._counts.count(request.operation)
             await self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
         except Exception as error:
             problem = at_opening(error, request)
@@ -462,6 +465,7 @@ class S3Requests:
 
     async def _run(self, call: Call[T], request: RequestInfo) -> T:
         assert self._loop is not None, "the storage is open"
+        self._counts.count(request.operation)
         try:
             return await self._loop.run(partial(self._limited, call))
         except TierlogError:

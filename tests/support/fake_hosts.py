@@ -37,6 +37,7 @@ class FakeHostsSupervisor(Supervisor):
         *,
         url: str = "http://127.0.0.1:9",
         options: FleetOptions | None = None,
+        term: Term | None = None,
     ) -> None:
         class FirstTerm:
             number = 1
@@ -45,7 +46,7 @@ class FakeHostsSupervisor(Supervisor):
             containers,
             [f"host-{index}" for index in range(hosts)],
             command=lambda host: [],
-            term=cast(Term, FirstTerm()),
+            term=term or cast(Term, FirstTerm()),
             orphans={},
             options=SupervisorOptions(fleet=options or FleetOptions(adoption=0), control=""),
             random=Random(1),
@@ -69,6 +70,10 @@ class FakeHostsSupervisor(Supervisor):
     async def tick(self) -> None:
         """Do what is due until cancelled, as a supervisor that runs does."""
         await self._run_timers()
+
+    async def check_term(self) -> None:
+        """Check the term at its interval, until that raises."""
+        await self._check_term()
 
     def lose(self, host: str) -> None:
         """Its connection breaks."""

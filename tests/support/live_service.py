@@ -67,16 +67,18 @@ class SyncOwnService:
         *arguments: str,
         hosts: int = 2,
         containers: int | None = None,
+        place: str = "",
         program: Sequence[str] = TIERLOG,
     ) -> None:
-        """``program``: the command in place of `tierlog`."""
+        """``place``: what is served in place of ``folder``. ``program``: the command in place of
+        `tierlog`."""
         self.folder = folder
         counts = [f"--hosts={hosts}", *([] if containers is None else [f"--containers={containers}"])]
         self._log = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
         arguments = ("--listen=127.0.0.1:0", *counts, *arguments)
         environment = SETTINGS | os.environ
         self.process = start_serving(
-            folder, self._log, *arguments, program=program, stdout=subprocess.PIPE, env=environment
+            place or folder, self._log, *arguments, program=program, stdout=subprocess.PIPE, env=environment
         )
         self.url = ""
         self.printed = ""
@@ -197,9 +199,9 @@ class SyncOwnService:
         self.process.wait()
 
 
-def refused(folder: Path, *arguments: str) -> Done:
-    """`tierlog serve` that is expected to end by itself."""
-    command = [*TIERLOG, "serve", str(folder), *arguments]
+def refused(folder: Path, *arguments: str, place: str = "") -> Done:
+    """`tierlog serve` on ``folder``, or on ``place``, that is expected to end by itself."""
+    command = [*TIERLOG, "serve", place or str(folder), *arguments]
     done = subprocess.run(
         command, capture_output=True, cwd=folder.parent, timeout=scaled(PATIENCE), check=False
     )

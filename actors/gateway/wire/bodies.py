@@ -516,6 +516,8 @@ class ServiceStatus(Struct, frozen=True):
     failover_seconds: list[float]
     hosts: list[HostReport]
     containers: list[ContainerReport]
+    requests: dict[str, Number] | None = None
+    """Those to a bucket, by their kind."""
 
 
 def encode_json(value: object) -> bytes:

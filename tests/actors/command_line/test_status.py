@@ -21,6 +21,7 @@ STATUS: dict[str, Any] = {
     "stopping": False,
     "failovers": 1,
     "failover_seconds": [0.25],
+    "requests": None,
     "hosts": [
         {
             "id": f"host-{number}",
@@ -69,6 +70,15 @@ def test_the_tables_fit_a_narrow_terminal_and_keep_phase_host_and_the_whole_reas
     table = table[: table.index("")]
     reason = "".join(line[head.index("reason") :].rstrip() for line in table[1:])
     assert reason.replace(" ", "") == REASON.replace(" ", "")
+
+
+def test_the_requests_to_a_bucket_are_shown_by_their_kind() -> None:
+    requests = {"puts": 12, "gets": 34, "lists": 5, "deletes": 0}
+
+    assert "requests to the bucket by the running processes: 12 puts, 34 gets, 5 lists, 0 deletes" in lines(
+        100, STATUS | {"requests": requests}
+    )
+    assert not any("bucket" in line for line in lines(100))
 
 
 def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:

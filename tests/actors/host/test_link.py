@@ -57,7 +57,7 @@ class Host:
             grace=grace,
         )
 
-    def hello(self, term: int) -> Hello:
+    async def hello(self, term: int) -> Hello:
         self.hellos += 1
         return Hello("host-0", os.getpid(), "http://h", {0: self.hellos}, term)
 

@@ -13,6 +13,7 @@ import anyio.abc
 import pytest
 from simulation.file_layer import Fail, Fault, SimulatedDisk, SimulatedFiles
 
+from support.memory_objects import Bucket, MemoryObjects
 from support.patience import scaled
 from support.runtime_site import Site
 from tierlog.actors.host.orders import Orders
@@ -31,6 +32,8 @@ from tierlog.actors.supervisor.control.messages import (
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.journal.log.s3_layout import S3LogOptions
+from tierlog.journal.log.s3_log import S3Log
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
@@ -218,6 +221,55 @@ async def test_v8_a_container_of_a_host_without_descriptors_fails_there_and_is_o
         scarce.has_descriptors = True
         assert isinstance(await here.obey(Open(1, 0, 4)), Opened)
         assert await here.runtime.store.read(NAME, 0, 10_000) == found
+
+
+class BucketSite(Site):
+    """A site whose logs are in a bucket: an owner that asks nobody does not hear that it was fenced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bucket = Bucket()
+
+    def log(self, index: int) -> DurableDataLog:
+        objects, options = MemoryObjects(self._bucket), S3LogOptions(pace=0.0)
+        return S3Log(objects, f"{index}/", bytes(16), self.world, options, self.world.id_bytes())
+
+
+async def test_v3_a_fence_in_a_bucket_is_found_when_the_log_is_asked() -> None:
+    async with hosts(BucketSite(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await there.obey(Open(1, 0, 2))
+        here.orders.check_fenced()
+        await anyio.wait_all_tasks_blocked()
+        assert here.says_nothing(), "it has heard of nothing"
+        assert here.runtime.epochs() == {0: 1}
+
+        await here.orders.find_fenced()
+        assert here.runtime.epochs() == {}, "what a hello would report"
+        reported = await here.received()
+        assert isinstance(reported, Fenced)
+        assert (reported.index, reported.epoch) == (0, 1)
+        await there.orders.find_fenced()
+        await anyio.wait_all_tasks_blocked()
+        assert there.says_nothing()
+
+
+async def test_v3_a_newer_order_opens_a_container_that_was_fenced_in_a_bucket_again() -> None:
+    async with hosts(BucketSite(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await there.obey(Open(1, 0, 2))
+        assert await here.obey(Open(1, 0, 3)) == Opened(0, 3, 3)
+
+
+async def test_v3_after_a_pause_the_logs_are_asked_once_at_a_time() -> None:
+    async with hosts(BucketSite(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await there.obey(Open(1, 0, 2))
+        for _ in range(3):
+            here.orders.confirm()
+        assert isinstance(await here.received(), Fenced)
+        await anyio.wait_all_tasks_blocked()
+        assert here.says_nothing()
 
 
 async def test_v1_an_answer_is_sent_only_to_the_supervisor_that_ordered() -> None:

@@ -4,6 +4,7 @@ when the bucket is not right."""
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 NAME = "app/events"
 PLACE = f"s3://{BUCKET}/stores/first"
+CHARGED_AS = {
+    "PutObject": "puts",
+    "GetObject": "gets",
+    "HeadObject": "gets",
+    "ListObjectsV2": "lists",
+    "ListMultipartUploads": "lists",
+    "DeleteObject": "deletes",
+}
 PIECES = [bytes([number]) * 10_000 for number in range(20)]
 
 
@@ -251,6 +260,22 @@ async def test_requests_of_the_log_are_counted(here: Machine) -> None:
         # The store logs by itself too: a request that is on its way is counted, and not seen yet.
         await until(are_all_counted)
         assert requests_of(store).puts > len(PIECES)
+
+
+async def test_every_request_to_the_bucket_is_counted_by_the_kinds_that_are_charged(here: Machine) -> None:
+    async with here.open() as store:
+        await fill(store)
+        await store.flush()
+        await read_all(store)
+
+        def are_all_counted() -> bool:
+            seen = Counter(CHARGED_AS[seen.operation] for seen in here.server.seen)
+            counted = store.statistics().s3
+            assert counted is not None
+            return attrs.asdict(counted) == {kind: seen[kind] for kind in attrs.asdict(counted)}
+
+        await until(are_all_counted)
+        assert {CHARGED_AS[seen.operation] for seen in here.server.seen} >= {"puts", "gets", "lists"}
 
 
 def requests_of(store: SegmentStore) -> LogStatistics:

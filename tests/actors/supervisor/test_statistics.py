@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from support.fake_hosts import FakeHostsSupervisor
 from tierlog.actors.chunk_io.health import StorageHealth, StorageHealthStatistics
-from tierlog.actors.supervisor.statistics import storage_health
+from tierlog.actors.supervisor.statistics import requests_of, storage_health
 
 CAUSE = "3 calls in a row failed"
 
@@ -29,6 +30,17 @@ def test_the_health_that_a_host_sends_is_read_back(state: StorageHealth) -> None
 )
 def test_v4_a_host_of_an_earlier_build_is_understood(sent: dict[str, str], state: str) -> None:
     assert storage_health(sent) == {"state": state, "cause": CAUSE}
+
+
+@pytest.mark.anyio
+async def test_the_requests_that_hosts_send_are_summed() -> None:
+    supervisor = FakeHostsSupervisor(2, 2)
+    assert supervisor.view().document()["requests"] is None, "there is no bucket"
+
+    supervisor.facts["host-0"].requests = requests_of({"puts": 3, "gets": 5, "lists": 1, "deletes": 2})
+    supervisor.facts["host-1"].requests = requests_of({"puts": 4, "one of a later build": 1})
+    requests = supervisor.view().document()["requests"]
+    assert requests == {"puts": 7, "gets": 5, "lists": 1, "deletes": 2}
 
 
 @pytest.mark.parametrize("sent", [None, {}, "full", {"cause": ""}])

@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
 
+from support.fake_hosts import FakeHostsSupervisor
+from support.http_server import until
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
-from tierlog.actors.supervisor.term import Term, claim_term
+from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
 from tierlog.journal.coordination.contract import TERM
-from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
-from tierlog.storage_backends.base.errors import NotOwner, StoreMismatch, Unavailable
+from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StoreMismatch, Unavailable
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
 WORLD = numbered_world()
 IDENTITY = StoreIdentity(bytes(16), b"l" * 16, 2, 0)
+LEASE = 0.4
+"""Seconds."""
 
 
 def claimed(folder: StoreFolder, identity: StoreIdentity = IDENTITY) -> AbstractAsyncContextManager[Term]:
@@ -78,6 +83,93 @@ async def test_v1_a_term_of_an_earlier_version_goes_on(folder: StoreFolder) -> N
     await (path / "term").write_bytes(encode_epoch(IDENTITY.log_id, 41).ljust(REGISTER_BYTES, b"\0"))
     async with claimed(folder) as term:
         assert term.number == 42
+
+
+# --- in a bucket ----------------------------------------------------------------------------------
+
+
+def claimed_in(
+    bucket: Bucket, owner: bytes, *, takes_over: bool = False
+) -> AbstractAsyncContextManager[Term]:
+    """As on a machine of its own."""
+    coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+    return claim_term(
+        coordination, IDENTITY, owner.ljust(16), TermOptions.watched(LEASE, takes_over=takes_over)
+    )
+
+
+async def check_until_it_ends(term: Term, ended: anyio.Event) -> None:
+    while not ended.is_set():
+        await anyio.sleep(term.interval)
+        await term.check()
+
+
+class CutOff(ObjectCoordination):
+    """Whoever has taken its lease can put nothing any more."""
+
+    async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
+        if name == "leases/supervisor" and version:
+            raise Unavailable("nobody answers")
+        return await super().compare_and_set(name, data, version)
+
+
+async def test_d3_one_that_died_is_followed_once_its_lease_has_ended() -> None:
+    bucket = Bucket()
+    options = TermOptions.watched(LEASE, takes_over=False)
+    async with claim_term(CutOff(MemoryObjects(bucket), "", WORLD), IDENTITY, b"a" * 16, options):
+        pass  # it could not release its lease, as if it had died
+    began = anyio.current_time()
+    async with claimed_in(bucket, b"b") as later:
+        assert later.number == 2
+        assert anyio.current_time() - began >= OBSERVED * LEASE
+
+
+async def test_v1_while_one_renews_its_lease_no_other_starts() -> None:
+    bucket, ended = Bucket(), anyio.Event()
+    async with claimed_in(bucket, b"a") as first, anyio.create_task_group() as tasks:
+        tasks.start_soon(check_until_it_ends, first, ended)
+        with pytest.raises(Unavailable, match=rf"process {os.getpid()} of \S+ already supervises this store"):
+            async with claimed_in(bucket, b"b"):
+                raise AssertionError("there are two")
+        await first.check()
+        ended.set()
+
+
+async def test_v1_one_that_lives_ends_for_one_that_takes_over() -> None:
+    bucket, numbers = Bucket(), list[int]()
+
+    async def first() -> None:
+        with pytest.raises(NotOwner, match="another supervisor took over"):
+            async with claimed_in(bucket, b"a") as term:
+                numbers.append(term.number)
+                await check_until_it_ends(term, anyio.Event())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first)
+        await until(lambda: numbers)
+        async with claimed_in(bucket, b"b", takes_over=True) as second:
+            # Higher than the one that it took when it was refused.
+            numbers.append(second.number)
+            await second.check()
+    assert numbers == [1, 3]
+
+
+async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
+    answers: list[Exception] = [
+        Unavailable("the bucket does not answer"),
+        OutcomeUnknown("nor now"),
+        NotOwner("another supervisor took over"),
+    ]
+
+    class Asked:
+        number, interval = 1, 0.001
+
+        async def check(self) -> None:
+            raise answers.pop(0)
+
+    with pytest.raises(NotOwner):
+        await FakeHostsSupervisor(1, 1, term=cast(Term, Asked())).check_term()
+    assert not answers
 
 
 async def test_v1_two_that_start_at_once_have_different_terms() -> None:

@@ -1,0 +1,108 @@
+"""The store that a service serves, in a data folder or in a bucket: its identity, what its processes agree
+on, and the folder in which those of this machine find each other.
+
+A store that is new is created. Crash: as that of an opening (``store/opening.py``, ``store/bucket.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+
+from ...journal.coordination.contract import Coordination
+from ...storage_backends.base.files import Files
+from ...storage_backends.base.world import World
+from ...storage_backends.chunks.s3_location import S3Location
+from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
+from ..folder.chunk_location import check_location
+from ..folder.identity import StoreIdentity
+from ..folder.local_coordination import LocalCoordination
+from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared
+from ..folder.restore_folder import finish_restore
+from ..settings.configuration import StoreConfig
+from ..store.opening import identify, locate_chunks
+from ..store.recover_container import recover_if_lost
+from .term import TermOptions
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class StoreAsked:
+    """The store that is asked for, and how it may be opened."""
+
+    place: StoreFolder | S3Location
+    config: StoreConfig
+    containers: int | None
+    take_over: bool
+    recover_from_lts: bool = False
+    """Recover what of its logs is missing from long-term storage alone (rule R11)."""
+
+    @property
+    def shown(self) -> str:
+        """The place, for hosts and messages."""
+        return self.place.path if isinstance(self.place, StoreFolder) else str(self.place).rstrip("/")
+
+    @property
+    def local(self) -> StoreFolder:
+        """Where the lock files of the store's processes on this machine are: the data folder, or a folder
+        among the local copies of what is in the bucket."""
+        if isinstance(self.place, StoreFolder):
+            return self.place
+
+        from ..store.bucket import service_folder
+
+        return service_folder(self.config, self.place)
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServedStore:
+    identity: StoreIdentity
+    coordination: Coordination
+    term: TermOptions
+    requests: S3RequestCounts | None = None
+    """Counts those that ``coordination`` makes to a bucket."""
+
+
+def check_place(asked: StoreAsked) -> None:
+    """Raises ``ConfigError`` or ``InvalidArgument`` for what cannot be asked of the place."""
+    if isinstance(asked.place, StoreFolder):
+        check_chunk_cache(asked.place, asked.config.chunk_cache.path)
+    else:
+        from ..store.bucket import refuse_arguments
+
+        refuse_arguments(None, recover_from_lts=asked.recover_from_lts)
+
+
+@asynccontextmanager
+async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIterator[ServedStore]:
+    """The store, while the body supervises it."""
+    if isinstance(asked.place, StoreFolder):
+        yield await _in_folder(asked, asked.place, files, world)
+        return
+
+    # Imported for the stores that need it.
+    from ..store.bucket import BucketOpener
+
+    opener = BucketOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
+    async with opener.served(asked.containers) as (coordination, identity):
+        lease = asked.config.server.lease
+        yield ServedStore(
+            identity=identity,
+            coordination=coordination,
+            term=TermOptions.watched(lease, takes_over=asked.take_over),
+            requests=opener.counts,
+        )
+
+
+async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world: World) -> ServedStore:
+    await finish_restore(files, folder)
+    if asked.recover_from_lts:
+        await recover_if_lost(folder, asked.config, files, world)
+    await check_folder(files, folder)
+    await report_shared(files, folder)
+    location = await locate_chunks(files, folder, asked.config, world)
+    await check_location(location, files, folder, world)
+    identity = await identify(files, folder, asked.containers, asked.config, world)
+    coordination = LocalCoordination(files, folder, world.new_id)
+    return ServedStore(identity=identity, coordination=coordination, term=TermOptions())
