@@ -142,8 +142,8 @@ async def check_restored_place(place: str, chunks: str, data: StoreFolder) -> No
             there, ours = parse_location(place), parse_location(chunks)
             if there.bucket == ours.bucket and ours.prefix.startswith(there.prefix):
                 raise InvalidArgument(
-                    f"{chunks} is {place}, which has the copies, or is within it: restore into another prefix "
-                    f"or bucket"
+                    f"{chunks} is {place}, which has the copies, or is within it: restore into another "
+                    f"prefix or bucket"
                 )
         return
     path = await anyio.Path(place).resolve()

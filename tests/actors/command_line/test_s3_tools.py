@@ -92,6 +92,17 @@ def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Pat
     assert run("doctor", "--deep").code == 0
 
 
+@pytest.mark.parametrize("place", [COPY, f"{COPY}/inner"])
+def test_p8_no_store_is_made_among_copies(store: None, run: Run, folder: Path, place: str) -> None:
+    append_and_flush(run, "kept")
+    assert run("backup", "first", "--copy-to", COPY).code == 0
+    shutil.rmtree(folder)
+    done = run("restore", "first", "--from", COPY, "--chunks", place)
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert "restore into another prefix or bucket" in done.err
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("place", [PLACE, PLACE.rstrip("/"), f"{PLACE}inner", f"s3://{BUCKET}"])
 def test_p7_a_copy_within_long_term_storage_is_refused_before_there_is_a_backup(
     store: None, run: Run, place: str
