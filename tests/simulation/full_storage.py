@@ -20,6 +20,7 @@ import trio
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.base.segments import SegmentInfo
+from tierlog.storage_backends.chunks.filesystem_programs import RESERVE
 
 from .beside import defrag_later
 from .clients import Client
@@ -31,7 +32,8 @@ from .plan import QUIET, FaultKind, PlannedFault
 from .process import Process
 from .records import OWN_CHUNKS
 from .run_state import Ending, RunState
-from .settings import WalKind
+from .settings import ChunksKind, WalKind
+from .world import FOLDER
 
 _SECONDS = 60.0
 _FREED_SECONDS = 30.0
@@ -80,6 +82,9 @@ class FullStorage:
         if site.disk.capacity is not None:
             return
 
+        # What took its room before, and was not used since, has left none (rule S22).
+        in_folder = self._run.plan.site.chunks is ChunksKind.FOLDER
+        has_reserve = not in_folder or site.disk.exists(f"{FOLDER.chunks}/{RESERVE}")
         self._undo_later(site.damage.fill_disk(random.choice((0, BLOCK, 5 * BLOCK))), fault.seconds)
         if process is None or process.frozen:
             return
@@ -91,10 +96,10 @@ class FullStorage:
             if segment.flushed > segment.flushed_start
         }
         if flushed := sorted(names & {name for family in self._run.plan.families for name in family}):
-            make_room = partial(self._make_room, process, random.choice(flushed))
+            make_room = partial(self._make_room, process, random.choice(flushed), has_reserve=has_reserve)
             self._tasks.start_soon(self._run.site.or_all_end, make_room)
 
-    async def _make_room(self, process: Process, name: str) -> None:
+    async def _make_room(self, process: Process, name: str, *, has_reserve: bool) -> None:
         """Truncate all of a segment: its chunks go although there is no room."""
         disk = self._run.site.disk
         info = await self._run.attempt(process, f"looks at {name}", partial(_look_at, name), seconds=_SECONDS)
@@ -107,7 +112,7 @@ class FullStorage:
         await visitor.visit(process, Truncate(name, info.value.length))
         plan = self._run.plan
         is_quiet = all(each.kind in QUIET for each in plan.faults) and plan.site.wal is WalKind.SERVICE
-        if not is_quiet or not chunks:
+        if not is_quiet or not has_reserve or not chunks:
             return
 
         self._run.hold()  # or the plan would be over long before

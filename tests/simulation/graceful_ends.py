@@ -34,6 +34,8 @@ class GracefulEnds:
         """``process`` was asked to end, and may have. ``is_undisturbed``: nothing is wrong any more, so it
         had time for everything."""
         self._last = None
+        if self._run.site.processes[-1] is not process:
+            return  # the next owner has what it flushes, and began before the end
         if not process.ended_cleanly or (report := process.store.end_report) is None:
             return
 
