@@ -138,6 +138,8 @@ class Orders:
         if container.active is not None and await container.active.find_fenced():
             await self._runtime.close(index)
         if not self._runtime.serves(index):
+            # Whoever watches the one before reports nothing once another is in its place.
+            self._epochs.pop(index, None)
             container = self._runtime.begin(index)
         assert isinstance(container, LocalContainer)
         try:

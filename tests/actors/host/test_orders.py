@@ -261,6 +261,22 @@ async def test_v3_a_newer_order_opens_a_container_that_was_fenced_in_a_bucket_ag
         assert await here.obey(Open(1, 0, 3)) == Opened(0, 3, 3)
 
 
+async def test_v3_the_end_of_a_container_that_was_opened_again_is_reported_once() -> None:
+    async with hosts(BucketSite(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await here.runtime.store.create_segment(NAME)
+        await there.obey(Open(1, 0, 2))
+        assert await here.obey(Open(1, 0, 3)) == Opened(0, 3, 3)
+        await there.obey(Open(1, 0, 4))
+        with pytest.raises(TierlogError):
+            await here.runtime.store.append(NAME, b"too late")
+        reported = await here.received()
+        assert isinstance(reported, Fenced)
+        assert (reported.index, reported.epoch) == (0, 3)
+        await anyio.wait_all_tasks_blocked()
+        assert here.says_nothing()
+
+
 async def test_v3_after_a_pause_the_logs_are_asked_once_at_a_time() -> None:
     async with hosts(BucketSite(), 2) as (here, there):
         await here.obey(Open(1, 0, 1))
