@@ -49,7 +49,7 @@ RESERVED_FILES, CONTAINER_FILES = 128, 4
 rolls and chunks need more."""
 _CHECK_SECONDS = 1.0
 _CONFIRM_SECONDS = 2.0
-"""For which a supervisor that was found waits for the logs' answers; it gives a host longer to say hello."""
+"""For which a supervisor that was found waits for the logs' answers, at most."""
 _PAUSED = 2
 """Intervals by which a round is late if the process may have been stopped for so long that a supervisor saw
 it."""
@@ -90,6 +90,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _confirm_seconds(adoption: float) -> float:
+    # Half: a supervisor that starts kills a host that has not said hello within ``adoption``.
+    return min(_CONFIRM_SECONDS, adoption / 2)
+
+
 class ContainerLocations:
     """The URL of each container's host: this host's for those served here, the supervisor's last word for the
     others."""
@@ -126,8 +131,9 @@ class ContainerLocations:
 class _Rounds:
     """What is done in the rounds of the event loop, most of it at an interval of its own."""
 
-    def __init__(self, orders: Orders, monitor: LoopMonitor, heap: HeapTrimmer) -> None:
+    def __init__(self, orders: Orders, link: Link, monitor: LoopMonitor, heap: HeapTrimmer) -> None:
         self._orders = orders
+        self._link = link
         self._monitor = monitor
         self._heap = heap
         self._recovered = RecoveredObjects(orders.ownerships)
@@ -139,7 +145,9 @@ class _Rounds:
         if late > self._monitor.interval or now - self._checked >= _CHECK_SECONDS:
             self._checked = now
             self._orders.check_fenced()
-        if late > _PAUSED * self._monitor.interval:
+        # Without a supervisor there is nobody to report to, and what it will be told is asked then.
+        is_due = self._orders.is_unconfirmed and self._link.is_connected
+        if is_due or late > _PAUSED * self._monitor.interval:
             self._orders.confirm()
         if now - self._measured >= _STATISTICS_SECONDS:
             self._measured = now
@@ -204,8 +212,10 @@ class HostService:
         self._runtime = runtime
 
         async def hello(term: int) -> Hello:
-            # V4: a supervisor that starts believes it, and opens nothing of it elsewhere.
-            with anyio.move_on_after(_CONFIRM_SECONDS):
+            # V4: a supervisor that starts believes it, and opens nothing of it elsewhere. What the bucket did
+            # not confirm in time stays in it: to leave that out would move containers that are healthy, while
+            # one that was fenced acks nothing (W12), and is reported as soon as the bucket answers (V3).
+            with anyio.move_on_after(_confirm_seconds(self._config.server.adoption)):
                 await orders.find_fenced()
             return Hello(given.id, os.getpid(), url, runtime.epochs(), term)
 
@@ -221,7 +231,7 @@ class HostService:
             async with serve_http(app, listener, stop_timeout=self._config.timeouts.close):
                 self._supervised = link
                 tasks.start_soon(self._run_link, link, orders)
-                tasks.start_soon(monitor.watch, _Rounds(orders, monitor, heap))
+                tasks.start_soon(monitor.watch, _Rounds(orders, link, monitor, heap))
                 await self._draining.wait()
                 gateway.drain()
             # The heartbeats go on until here. The containers are closed after this block, and the supervisor

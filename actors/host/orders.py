@@ -50,6 +50,8 @@ class Orders:
         """The last known epoch of what was opened."""
         self._term = 0
         self._is_confirming = False
+        self.is_unconfirmed = False
+        """Whether ``find_fenced`` was cancelled, and none has ended since."""
 
     def obey(self, order: Open | Close | Drain) -> None:
         """Begin to execute an order; its answer is reported later."""
@@ -82,11 +84,13 @@ class Orders:
 
     async def find_fenced(self) -> None:
         """``check_fenced``, for what others had done when this was called (rule W12)."""
+        self.is_unconfirmed = True
         async with anyio.create_task_group() as tasks:
             for index in list(self._epochs):
                 active = self._runtime.container(index).active
                 if active is not None:
                     tasks.start_soon(active.find_fenced)
+        self.is_unconfirmed = False
         self.check_fenced()
 
     def confirm(self) -> None:

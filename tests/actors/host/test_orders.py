@@ -277,6 +277,19 @@ async def test_v3_the_end_of_a_container_that_was_opened_again_is_reported_once(
         assert here.says_nothing()
 
 
+async def test_v3_logs_that_could_not_be_asked_in_time_are_to_be_asked_again() -> None:
+    async with hosts(BucketSite(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await there.obey(Open(1, 0, 2))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await here.orders.find_fenced()
+        assert here.orders.is_unconfirmed
+        here.orders.confirm()
+        assert isinstance(await here.received(), Fenced)
+        assert not here.orders.is_unconfirmed
+
+
 async def test_v3_after_a_pause_the_logs_are_asked_once_at_a_time() -> None:
     async with hosts(BucketSite(), 2) as (here, there):
         await here.obey(Open(1, 0, 1))

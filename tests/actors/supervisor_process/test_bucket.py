@@ -20,7 +20,7 @@ from support.command_line import Done
 from support.live_service import SyncOwnService, name_in, nothing_left, refused, wait_until
 from support.patience import scaled
 from support.s3 import s3_server
-from support.s3_server import BUCKET, S3Server
+from support.s3_server import BUCKET, Fault, S3Server
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -67,7 +67,6 @@ def _server() -> Iterator[S3Server]:
 def machines(_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     _server.reset()
     monkeypatch.setenv("TIERLOG_SERVER_LEASE", str(LEASE))
-    monkeypatch.setenv("TIERLOG_SERVER_ADOPTION", "20")
     # The control sockets' folder, short enough for a socket's path.
     with tempfile.TemporaryDirectory(prefix="tl-") as runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
@@ -226,6 +225,21 @@ def test_v4_hosts_that_were_fenced_by_another_machine_report_nothing_to_their_ne
             assert third.pids() == hosts
             third.append("app/events", b" and back")
             assert third.read("app/events") == b"here and there and back"
+
+
+def test_v4_a_bucket_that_does_not_answer_in_time_moves_nothing_when_the_supervisor_is_replaced(
+    machines: Machines,
+) -> None:
+    with machines.serve("here", containers=2) as first:
+        first.settle()
+        pids, assignments = first.pids(), first.assignments()
+        first.kill()
+        # The logs' registers, which hosts ask for before they say hello; the supervisor's own are elsewhere.
+        machines.server.fail(Fault("GetObject", key="/wal/", stall=True, times=1000))
+        with machines.serve("here") as second:
+            second.settle()
+            assert (second.pids(), second.assignments()) == (pids, assignments)
+            machines.server.heal()
 
 
 @pytest.mark.parametrize(
