@@ -162,6 +162,7 @@ class HostService:
         self._config = config
         self._tracing = tracing_of_process(given.id)
         self._leaving, self._draining = anyio.Event(), anyio.Event()
+        self._opening: anyio.CancelScope | None = None
         self._supervised: Link | None = None
         self._runtime: ContainerRuntime | None = None
 
@@ -172,8 +173,9 @@ class HostService:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)
                 tasks.start_soon(self._leave)
-                async with self._opened() as runtime:
-                    await self._serve(runtime, listener)
+                with anyio.CancelScope() as self._opening:
+                    async with self._opened() as runtime:
+                        await self._serve(runtime, listener)
                 tasks.cancel_scope.cancel()
         _log.info("host_ended")
 
@@ -245,6 +247,9 @@ class HostService:
         if not self._draining.is_set():
             _log.info("draining", reason=reason)
             self._draining.set()
+            # It may wait for a bucket for as long as that is away.
+            if self._runtime is None and self._opening is not None:
+                self._opening.cancel()
 
     async def _obey_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

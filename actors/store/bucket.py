@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
+from typing import TypeVar
 
 import anyio
 import attrs
@@ -42,17 +43,23 @@ from ..folder.chunk_location import ChunkLocation, make_chunk_storage, require_s
 from ..folder.fingerprint import Fingerprint
 from ..folder.identity import StoreIdentity, decode, encode
 from ..folder.paths import StoreFolder, chunk_cache_folder, run_program
+from ..kernel.backoff import Backoff
 from ..kernel.loop_lag import LoopLag
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
+from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
 from .opening import announced, check_containers, make_chunk_cache, merge_runs, runtime_options
 from .runtime import ContainerRuntime, RuntimeParts, serve
 from .store import SegmentStore
 
+T = TypeVar("T")
+_log = get_logger("node")
 _LOGS, _CHUNKS = "wal/", "lts/"
 _PATIENCE, _DELAYS = 30.0, (0.02, 1.0)
 """Seconds for which an opening repeats a listing."""
+_REOPENING = Backoff(first=0.5, maximum=5)
+"""The pauses of a host that waits for the bucket."""
 _GROUPS_MAX = 4096
 """A checkpoint is due after so many groups, because an opening fetches each."""
 
@@ -103,9 +110,10 @@ class BucketOpener:
     async def runtime(self, host_id: str, store_id: str) -> AsyncIterator[ContainerRuntime]:
         """Serve the containers that the body begins, and no others."""
         _check_config(self.config, self.location)
-        async with self._connected() as objects:
+        async with self._connected(waits=True) as objects:
             # A host never creates a store, as in a data folder.
-            identity = await _existing_identity(ObjectCoordination(objects, "", self.world))
+            coordination = ObjectCoordination(objects, "", self.world)
+            identity = await self._awaited(partial(_existing_identity, coordination))
             if store_id and store_id != identity.store_id.hex():
                 raise StoreMismatch(
                     f"{self.location} is store {identity.store_id.hex()} now, and the service serves "
@@ -118,20 +126,33 @@ class BucketOpener:
                 async with ContainerRuntime(parts).running() as runtime:
                     yield runtime
 
+    async def _awaited(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Asked again while the bucket does not answer: a host that ended for that each time would be given
+        up before the outage ends, and nobody would start it then."""
+        attempt = 0
+        while True:
+            try:
+                return await ask()
+            except Unavailable as error:
+                pause = _REOPENING.delay(attempt, self.world.random)
+                _log.warning("bucket_unavailable", reason=str(error), seconds=round(pause, 1))
+            attempt += 1
+            await anyio.sleep(pause)
+
     async def _make_local_folder(self) -> StoreFolder:
         folder = service_folder(self.config, self.location)
         await run_program(self.files, make_folder(folder.path), folder.path)
         return folder
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[ObjectStore]:
+    async def _connected(self, *, waits: bool = False) -> AsyncIterator[ObjectStore]:
         location = ChunkLocation(str(self.location), self.config.s3)
         require_s3(location)
         # Imported for the stores that need it: its client takes long.
         from ...storage_backends.chunks.s3_objects import S3Objects
 
         objects = S3Objects(self.location, s3_options(location), self.counts)
-        await objects.open()
+        await (self._awaited(objects.open) if waits else objects.open())
         try:
             yield objects
         finally:

@@ -114,6 +114,30 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_asks_the_bucke
         assert service.read(name) == b"meanwhile and later"
 
 
+def test_hosts_that_start_while_the_bucket_is_away_wait_for_it(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_SERVER_RESTARTS", "1")
+    with machines.serve("here", hosts=1, containers=1) as service:
+        service.settle()
+        # With which an opening begins; the supervisor lists nothing.
+        machines.server.fail(Fault("ListObjectsV2", drop=True, times=1000))
+        os.kill(service.pids()["host-0"], signal.SIGKILL)
+        wait_until(lambda: service.log.count('"event": "bucket_unavailable"') >= 2, "it asks again", 20)
+        machines.server.heal()
+        service.settle()
+        assert service.errors == []
+
+
+def test_a_host_that_waits_for_the_bucket_ends_on_a_signal(machines: Machines) -> None:
+    with machines.serve("here", hosts=1, containers=1) as service:
+        service.settle()
+        machines.server.fail(Fault("ListObjectsV2", drop=True, times=1000))
+        os.kill(service.pids()["host-0"], signal.SIGKILL)
+        wait_until(lambda: '"event": "bucket_unavailable"' in service.log, "it waits", 20)
+        assert service.stop() == 0
+
+
 def test_an_idle_service_makes_no_requests_but_those_of_its_lease_and_shows_them(machines: Machines) -> None:
     with machines.serve("here", containers=2) as service:
         service.settle()
