@@ -548,10 +548,17 @@ class Supervisor:
                 self._execute(self.fleet.disconnected(host.id, now))
 
     async def _check_term(self) -> None:
+        interval = self._term.interval
+        due = anyio.current_time() + interval
         while True:
-            await anyio.sleep(self._term.interval)
-            try:
-                await self._term.check()
-            except (Unavailable, OutcomeUnknown) as error:
-                # D5: a lease that ends meanwhile fences nobody, and the next check shows whose it is then.
-                _log.warning("term_not_checked", reason=str(error))
+            await anyio.sleep_until(due)
+            due = anyio.current_time() + interval
+            # One request that nobody answers must not keep the next ones from renewing the lease.
+            with anyio.move_on_at(due) as limit:
+                try:
+                    await self._term.check()
+                except (Unavailable, OutcomeUnknown) as error:
+                    # D5: a lease that ends meanwhile fences nobody. The next check shows whose it is then.
+                    _log.warning("term_not_checked", reason=str(error))
+            if limit.cancelled_caught:
+                _log.warning("term_not_checked", reason=f"no answer within {interval:g} s")

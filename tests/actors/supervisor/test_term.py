@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import cast
 
 import anyio
 import pytest
+import trio.testing
 
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import until
@@ -21,7 +23,9 @@ from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
 from tierlog.journal.coordination.contract import TERM
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StoreMismatch, Unavailable
+from tierlog.storage_backends.base.object_store import StoredObject
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -170,6 +174,52 @@ async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
     with pytest.raises(NotOwner):
         await FakeHostsSupervisor(1, 1, term=cast(Term, Asked())).check_term()
     assert not answers
+
+
+class Unanswered(MemoryObjects):
+    """Nobody answers the calls of the numbers ``unanswered``."""
+
+    calls = 0
+    unanswered: tuple[int, ...] = ()
+
+    async def _wait(self) -> None:
+        self.calls += 1
+        if self.calls in self.unanswered:
+            await anyio.sleep_forever()
+
+    async def get(self, key: str, size: int) -> StoredObject | None:
+        await self._wait()
+        return await super().get(key, size)
+
+    async def put(self, key: str, data: Sequence[Buffer], *, version: str = "") -> str | None:
+        made = await super().put(key, data, version=version)
+        await self._wait()  # It was carried out.
+        return made
+
+
+@pytest.mark.parametrize("unanswered", [(1, 2), (2, 3), (2, 4)])
+def test_v1_two_checks_in_a_row_without_an_answer_do_not_cost_the_lease(unanswered: tuple[int, int]) -> None:
+    """Each check has a get and, if that is answered, a put."""
+
+    async def body() -> None:
+        bucket, lease = Bucket(), 20.0
+        first = Unanswered(bucket)
+        options = TermOptions.watched(lease, takes_over=False)
+        async with (
+            claim_term(ObjectCoordination(first, "", WORLD), IDENTITY, b"a" * 16, options) as term,
+            anyio.create_task_group() as tasks,
+        ):
+            first.unanswered = tuple(first.calls + number for number in unanswered)
+            tasks.start_soon(FakeHostsSupervisor(1, 1, term=term).check_term)
+            for _ in range(3):
+                with pytest.raises(Unavailable, match="already supervises this store"):
+                    async with claim_term(
+                        ObjectCoordination(MemoryObjects(bucket), "", WORLD), IDENTITY, b"b" * 16, options
+                    ):
+                        raise AssertionError("there are two")
+            tasks.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def test_v1_two_that_start_at_once_have_different_terms() -> None:
