@@ -63,6 +63,10 @@ class Term:
     _log_id: bytes
     _lease: Lease
 
+    def is_held(self) -> bool:
+        """Whether no later supervisor can have started since the last check (rule D4)."""
+        return self._lease.is_held()
+
     async def check(self) -> None:
         """Renew the lease. Raises ``NotOwner`` if a later supervisor has started."""
         record = await self._coordination.load(TERM)

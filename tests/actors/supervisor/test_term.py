@@ -19,6 +19,7 @@ from support.s3 import numbered_world
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
+from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
 from tierlog.journal.coordination.contract import TERM
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
@@ -168,6 +169,9 @@ async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
     class Asked:
         number, interval = 1, 0.001
 
+        def is_held(self) -> bool:
+            return True
+
         async def check(self) -> None:
             raise answers.pop(0)
 
@@ -217,6 +221,51 @@ def test_v1_two_checks_in_a_row_without_an_answer_do_not_cost_the_lease(unanswer
                         ObjectCoordination(MemoryObjects(bucket), "", WORLD), IDENTITY, b"b" * 16, options
                     ):
                         raise AssertionError("there are two")
+            tasks.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Noted(FakeHostsSupervisor):
+    """Notes the openings that it orders."""
+
+    def __init__(self, containers: int, hosts: int, term: Term) -> None:
+        self.openings: list[OpenContainer] = []
+        super().__init__(containers, hosts, term=term)
+
+    def _execute_one(self, command: Command) -> None:
+        if isinstance(command, OpenContainer):
+            self.openings.append(command)
+        super()._execute_one(command)
+
+
+def test_v1_a_supervisor_that_stood_still_orders_no_opening_before_it_has_checked_its_term() -> None:
+    """A successor may have opened the container: another opening would fence its owner."""
+
+    async def body() -> None:
+        bucket, lease = Bucket(), 20.0
+        options = TermOptions.watched(lease, takes_over=False)
+        coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+        async with (
+            claim_term(coordination, IDENTITY, b"a" * 16, options) as term,
+            anyio.create_task_group() as tasks,
+        ):
+            supervisor = Noted(2, 3, term=term)
+            assert supervisor.is_ready
+            await anyio.sleep(lease)
+            supervisor.openings.clear()
+            # The second one ends while it is to open what the first one had.
+            for host in ("host-0", "host-2"):
+                supervisor.end(host)
+            newest = [each.request for each in supervisor.fleet.assignments]
+            assert supervisor.openings == []
+            tasks.start_soon(supervisor.check_term)
+            await anyio.sleep(1.5 * term.interval)
+
+            assert supervisor.is_ready
+            assert all(each.request >= newest[each.index] for each in supervisor.openings), "none is outdated"
+            supervisor.end("host-1")
+            assert supervisor.is_ready, "the next opening is ordered at once"
             tasks.cancel_scope.cancel()
 
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
