@@ -164,8 +164,11 @@ class ObjectCoordination(Coordination):
         now, seen = anyio.current_time(), self._seen.get(name)
         if seen is None or seen.version != found.version:
             seen = self._seen[name] = _Seen(found.version, now)
-        if now < seen.since + OBSERVED * lease.duration_ms / 1000:
-            raise LeaseHeld(f"{self.place(f'leases/{name}')} is held by {lease.holder}", lease.holder)
+        duration = lease.duration_ms / 1000
+        if now < seen.since + OBSERVED * duration:
+            raise LeaseHeld(
+                f"{self.place(f'leases/{name}')} is held by {lease.holder}", lease.holder, duration
+            )
 
 
 class _ObjectLease(Lease):

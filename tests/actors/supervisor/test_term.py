@@ -21,7 +21,7 @@ from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
 from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
-from tierlog.journal.coordination.contract import TERM
+from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Lease
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
 from tierlog.storage_backends.base.checksum import Buffer
@@ -237,6 +237,45 @@ class Noted(FakeHostsSupervisor):
         if isinstance(command, OpenContainer):
             self.openings.append(command)
         super()._execute_one(command)
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_d3_one_that_died_is_followed_also_with_a_shorter_lease(takes_over: bool) -> None:
+    """Its record has its own lease's duration: the setting was changed since."""
+
+    async def body() -> None:
+        bucket = Bucket()
+        long, short = (TermOptions.watched(lease, takes_over=takes_over) for lease in (60.0, 1.0))
+        async with claim_term(CutOff(MemoryObjects(bucket), "", WORLD), IDENTITY, b"a" * 16, long):
+            pass
+        coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+        async with claim_term(coordination, IDENTITY, b"b" * 16, short) as later:
+            await later.check()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_v1_one_that_takes_over_in_vain_gets_no_advice_to_take_over() -> None:
+    async def body() -> None:
+        bucket, options = Bucket(), TermOptions.watched(1.0, takes_over=True)
+
+        async def renew(lease: Lease) -> None:
+            while True:
+                await lease.renew()
+                await anyio.sleep(0.1)
+
+        async with anyio.create_task_group() as tasks:
+            coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+            # It asks for no term, so that it does not end.
+            tasks.start_soon(renew, await coordination.take_lease(SUPERVISOR, "deaf", 1.0))
+            with pytest.raises(Unavailable, match="^deaf already supervises this store: stop it first$"):
+                async with claim_term(
+                    ObjectCoordination(MemoryObjects(bucket), "", WORLD), IDENTITY, b"b" * 16, options
+                ):
+                    raise AssertionError("there are two")
+            tasks.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_v1_a_supervisor_that_stood_still_orders_no_opening_before_it_has_checked_its_term() -> None:
