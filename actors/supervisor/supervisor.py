@@ -28,7 +28,7 @@ import anyio.abc
 import attrs
 
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX
-from ...storage_backends.base.errors import OutcomeUnknown, Unavailable
+from ...storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.lock_files import Owner
 from ..gateway.wire.bodies import ContainerMap
@@ -565,7 +565,7 @@ class Supervisor:
                 try:
                     await self._term.check()
                     self._send_held_back()
-                except (Unavailable, OutcomeUnknown) as error:
+                except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
                     # D5: a lease that ends meanwhile fences nobody. The next check shows whose it is then.
                     _log.warning("term_not_checked", reason=str(error))
             if limit.cancelled_caught:

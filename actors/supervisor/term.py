@@ -20,7 +20,14 @@ import attrs
 
 from ...journal.coordination.contract import SUPERVISOR, TERM, Coordination, Lease, LeaseHeld, Record
 from ...journal.registers.local import REGISTER_BYTES, decode_image, encode_epoch
-from ...storage_backends.base.errors import DataCorruption, NotOwner, OutcomeUnknown, Unavailable
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    Unavailable,
+    Unsupported,
+)
 from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.base.values import Value
 from ..folder.identity import StoreIdentity
@@ -103,7 +110,7 @@ async def claim_term(
         with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
             try:
                 await lease.release()
-            except (Unavailable, OutcomeUnknown) as error:
+            except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
                 _log.warning("lease_not_released", reason=str(error))
 
 

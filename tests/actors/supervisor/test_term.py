@@ -25,7 +25,14 @@ from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Lease
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
 from tierlog.storage_backends.base.checksum import Buffer
-from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StoreMismatch, Unavailable
+from tierlog.storage_backends.base.errors import (
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    StoreMismatch,
+    Unavailable,
+    Unsupported,
+)
 from tierlog.storage_backends.base.object_store import StoredObject
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -163,6 +170,8 @@ async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
     answers: list[Exception] = [
         Unavailable("the bucket does not answer"),
         OutcomeUnknown("nor now"),
+        StorageFull("the bucket's quota is used up"),
+        Unsupported("it takes no conditional puts now"),
         NotOwner("another supervisor took over"),
     ]
 
@@ -237,6 +246,25 @@ class Noted(FakeHostsSupervisor):
         if isinstance(command, OpenContainer):
             self.openings.append(command)
         super()._execute_one(command)
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("no answer"), StorageFull("no space"), Unsupported("no conditions")], ids=repr
+)
+async def test_a_lease_that_cannot_be_released_hides_no_error(error: Exception) -> None:
+    class Refusing(ObjectCoordination):
+        has_begun = False
+
+        async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
+            if self.has_begun:
+                raise error
+            return await super().compare_and_set(name, data, version)
+
+    coordination = Refusing(MemoryObjects(Bucket()), "", WORLD)
+    with pytest.raises(NotOwner, match="the cause"):
+        async with claim_term(coordination, IDENTITY, b"a" * 16):
+            coordination.has_begun = True
+            raise NotOwner("the cause")
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
