@@ -107,11 +107,13 @@ async def claim_term(
         yield Term(number, options.interval, coordination, identity.log_id, lease)
     finally:
         # A cancelled stop must free the lease too, or the next supervisor in this process is refused.
-        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+        with anyio.move_on_after(_RELEASE_SECONDS, shield=True) as limit:
             try:
                 await lease.release()
             except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
                 _log.warning("lease_not_released", reason=str(error))
+        if limit.cancelled_caught:
+            _log.warning("lease_not_released", reason=f"no answer within {_RELEASE_SECONDS:g} s")
 
 
 async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, options: TermOptions) -> Lease:

@@ -267,6 +267,16 @@ async def test_a_lease_that_cannot_be_released_hides_no_error(error: Exception) 
             raise NotOwner("the cause")
 
 
+def test_a_release_that_nobody_answers_is_given_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        objects = Unanswered(Bucket())
+        async with claim_term(ObjectCoordination(objects, "", WORLD), IDENTITY, b"a" * 16):
+            objects.unanswered = (objects.calls + 1,)
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert "event='lease_not_released' reason='no answer within 5 s'" in caplog.text
+
+
 @pytest.mark.parametrize("takes_over", [False, True])
 def test_d3_one_that_died_is_followed_also_with_a_shorter_lease(takes_over: bool) -> None:
     """Its record has its own lease's duration: the setting was changed since."""
