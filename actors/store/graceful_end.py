@@ -26,7 +26,7 @@ _FLUSHES_MAX = 3
 """Of one container, for calls that were accepted during the one before."""
 _TRIES_MAX = 3
 """Flushes of one container, if long-term storage or its breaker refuses changes. When a pause of the breaker
-is over, all containers try, and it lets one of them pass: the others try again once that has succeeded (S7)."""
+is over, all containers try, and it lets one pass: the others try again once that has succeeded (S7)."""
 
 
 @attrs.frozen(eq=False, repr=False)
