@@ -388,6 +388,7 @@ class StorageWriter:
             await self._flush_spilled(tasks, plans)
         if plans:
             await self._flushes.run(tasks, plans)
+            await self._make_room_of_targets(plans)
         return True
 
     async def _flush_spilled(self, tasks: anyio.abc.TaskGroup, plans: list[SegmentFlush]) -> None:
@@ -486,6 +487,16 @@ class StorageWriter:
             raise
         except TierlogError as error:
             _log.warning("truncation_failed", segment=plan.name, error=str(error))
+
+    async def _make_room_of_targets(self, plans: Iterable[SegmentFlush]) -> None:
+        """Those whose flush was not tried, because a source found no room: they are held back for it, too."""
+        for part in in_slices(plans):
+            for plan in part:
+                error = self._flushes.errors.get(plan.sid) if plan.merges else None
+                if isinstance(error, StorageFull):
+                    self.failures.failed(plan.sid, error)
+                    await self._make_room(plan)
+            await anyio.lowlevel.checkpoint()
 
     async def _make_room_unclaimed(self, plans: list[SegmentFlush], error: StorageFull) -> list[SegmentFlush]:
         """There is no room for a claim, so nothing may be written. Returns the deletions, which go on."""

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import anyio
 import attrs
 
-from ...storage_backends.base.errors import NotOwner, TierlogError
+from ...storage_backends.base.errors import NotOwner, TierlogError, Unavailable
 from ...storage_backends.base.values import Value
+from ..chunk_io.actor import StorageActor
 from ..container.container import Container
 from ..container.local_container import LocalContainer
 from ..telemetry.logging import get_logger
@@ -23,6 +24,9 @@ _log = get_logger("store")
 
 _FLUSHES_MAX = 3
 """Of one container, for calls that were accepted during the one before."""
+_TRIES_MAX = 3
+"""Flushes of one container, if long-term storage or its breaker refuses changes. When a pause of the breaker
+is over, all containers try, and it lets one pass: the others try again once that has succeeded (S7)."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -48,23 +52,25 @@ class EndReport(Value):
 
 
 class GracefulEnd:
-    def __init__(self, containers: Sequence[LocalContainer], budget: float) -> None:
+    def __init__(self, containers: Sequence[LocalContainer], chunks: StorageActor, budget: float) -> None:
         """``budget``: seconds that all flushes may take."""
         self._containers = containers
+        self._chunks = chunks
         self._budget = budget
         self._begun = anyio.current_time()
         self._reasons: dict[int, str] = {}
         self._owners: dict[int, Container] = {}
         self._seconds = 0.0
 
-    async def flush(self, retry_in: float, *, serves: bool = False) -> None:
+    async def flush(self, *, serves: bool = False) -> None:
         """Flush the containers; not at all if long-term storage fails again and again and refuses changes for
-        ``retry_in`` seconds. ``serves``: clients call meanwhile, and go on."""
+        a while. ``serves``: clients call meanwhile, and go on."""
+        is_refused = bool(self._chunks.retry_in())
         refused = (
-            "long-term storage does not answer" if retry_in else f"the budget of {self._budget:g} s ended"
+            "long-term storage does not answer" if is_refused else f"the budget of {self._budget:g} s ended"
         )
         self._reasons = {each.index: refused for each in self._containers}
-        if not retry_in:
+        if not is_refused:
             # Shielded: an app that was cancelled ends here too. The budget is what bounds it.
             with anyio.move_on_after(self._budget, shield=True):
                 async with anyio.create_task_group() as tasks:
@@ -86,13 +92,26 @@ class GracefulEnd:
             self._owners[container.index] = owner
 
         try:
-            await container.call(flush)
+            for left in reversed(range(_TRIES_MAX)):
+                try:
+                    await container.call(flush)
+                    break
+                except Unavailable:
+                    if not left:
+                        raise
+                    await self._await_change()
         except NotOwner:
             self._reasons.pop(container.index)  # its log is another owner's, who flushes it
         except TierlogError as error:
             self._reasons[container.index] = str(error)
         else:
             self._reasons.pop(container.index)
+
+    async def _await_change(self) -> None:
+        """Wait until long-term storage takes changes, or may be tried again."""
+        taken = anyio.Event()
+        with self._chunks.notifying(taken.set), anyio.move_on_after(self._chunks.retry_in()):
+            await taken.wait()
 
     def report(self) -> EndReport:
         """What is left now, which is logged too."""

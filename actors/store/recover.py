@@ -251,7 +251,9 @@ def _describe(boot: LtsBoot, chain: ChainReport) -> RecoveredContainer:
             boot.container, boot.chosen.n, progress.cycle, time_ms, is_exact=False, segments=segments
         )
     # Elements behind that of the cycle repeat its number.
-    first = [each.element for each in chain.elements if each.element.progress.cycle == progress.cycle][-1]
+    repeating = [each.element for each in chain.elements if each.element.progress.cycle == progress.cycle]
+    # None if an owner has gone on meanwhile: then the claim is refused (R5).
+    first = repeating[-1] if repeating else boot.chosen
     return RecoveredContainer(
         boot.container,
         boot.newest.n,

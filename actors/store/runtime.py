@@ -152,7 +152,7 @@ class ContainerRuntime:
                         self.store.mark_closed()
                         if self._parts.options.flush_budget:
                             end = self._end()
-                            await end.flush(self._actor.retry_in())
+                            await end.flush()
         finally:
             if end is not None:
                 self.store.end_report = end.report()
@@ -172,12 +172,12 @@ class ContainerRuntime:
     async def flush_before_end(self) -> EndReport:
         """Flush what is served here, within the budget; calls of clients go on meanwhile."""
         end = self._end()
-        await end.flush(self._actor.retry_in(), serves=True)
+        await end.flush(serves=True)
         return end.report()
 
     def _end(self) -> GracefulEnd:
         served = [container for container in self._containers if isinstance(container, LocalContainer)]
-        return GracefulEnd(served, self._parts.options.flush_budget)
+        return GracefulEnd(served, self._actor, self._parts.options.flush_budget)
 
     async def open(self, index: int) -> None:
         """``begin``, and return once the container answers. If it never will, raises the reason and does not

@@ -28,7 +28,7 @@ import anyio.abc
 import attrs
 
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX
-from ...storage_backends.base.errors import OutcomeUnknown, Unavailable
+from ...storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.lock_files import Owner
 from ..gateway.wire.bodies import ContainerMap
@@ -132,6 +132,8 @@ class Supervisor:
         self._settled = anyio.Event()
         self._all_ended = anyio.Event()
         self._superseded: int | None = None
+        self._held_back: list[OpenContainer] = []
+        """Openings that wait for a check of the term."""
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # --- life ------------------------------------------------------------------------------------
@@ -291,7 +293,12 @@ class Supervisor:
     def _execute(self, commands: Sequence[Command]) -> None:
         """Execute the fleet's commands, then publish what has changed."""
         for command in commands:
-            self._execute_one(command)
+            # V1: who slept, or is cut off, may have a successor, whose owner an opening would fence.
+            if isinstance(command, OpenContainer) and not self._term.is_held():
+                _log.warning("opening_held_back", host=command.host, container=command.index)
+                self._held_back.append(command)
+            else:
+                self._execute_one(command)
         self._publish()
         self._woken.set()
 
@@ -548,10 +555,31 @@ class Supervisor:
                 self._execute(self.fleet.disconnected(host.id, now))
 
     async def _check_term(self) -> None:
+        interval = self._term.interval
+        due = anyio.current_time() + interval
         while True:
-            await anyio.sleep(self._term.interval)
-            try:
-                await self._term.check()
-            except (Unavailable, OutcomeUnknown) as error:
-                # D5: a lease that ends meanwhile fences nobody, and the next check shows whose it is then.
-                _log.warning("term_not_checked", reason=str(error))
+            await anyio.sleep_until(due)
+            due = anyio.current_time() + interval
+            # One request that nobody answers must not keep the next ones from renewing the lease.
+            with anyio.move_on_at(due) as limit:
+                try:
+                    await self._term.check()
+                    self._send_held_back()
+                except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
+                    # D5: a lease that ends meanwhile fences nobody. The next check shows whose it is then.
+                    _log.warning("term_not_checked", reason=str(error))
+            if limit.cancelled_caught:
+                _log.warning("term_not_checked", reason=f"no answer within {interval:g} s")
+
+    def _send_held_back(self) -> None:
+        if self._held_back:
+            held_back, self._held_back = self._held_back, []
+            # Not those that are outdated (V2), nor after the order to drain.
+            self._execute(
+                [
+                    each
+                    for each in held_back
+                    if self.fleet.assignments[each.index].awaits(each.host, each.request)
+                    and not self.fleet.hosts[each.host].exit_ordered
+                ]
+            )

@@ -20,13 +20,22 @@ import attrs
 
 from ...journal.coordination.contract import SUPERVISOR, TERM, Coordination, Lease, LeaseHeld, Record
 from ...journal.registers.local import REGISTER_BYTES, decode_image, encode_epoch
-from ...storage_backends.base.errors import DataCorruption, NotOwner, OutcomeUnknown, Unavailable
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    Unavailable,
+    Unsupported,
+)
 from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.base.values import Value
 from ..folder.identity import StoreIdentity
 from ..telemetry.logging import get_logger
 
 _log = get_logger("supervisor")
+_PATIENCE = 1.5
+"""How many durations a lease that is not renewed is waited for. It ends after 1.25 of them (rule D3)."""
 _LOOKS = 20
 """How often a lease that is waited for is looked at within its duration."""
 _RELEASE_SECONDS = 5.0
@@ -41,15 +50,16 @@ class TermOptions(Value):
     interval: float = 1.0
     """Between two checks, each of which renews the lease."""
     patience: float = 0.0
-    """How long a start waits for another's lease, whose end may show only by watching it (rule D3)."""
+    """How long a start waits at least for another's lease, whose end may show only by watching it (rule
+    D3)."""
     takes_over: bool = False
     """Have a supervisor that lives end, in place of being refused."""
 
     @classmethod
     def watched(cls, lease: float, *, takes_over: bool) -> TermOptions:
         """For a lease that ends if it is not renewed."""
-        # Two renewals may fail. An observer waits for 1.25 of the lease (D3), after it has seen it.
-        return cls(lease=lease, interval=lease / 3, patience=1.5 * lease, takes_over=takes_over)
+        # Two renewals may fail.
+        return cls(lease=lease, interval=lease / 3, patience=_PATIENCE * lease, takes_over=takes_over)
 
 
 @attrs.frozen
@@ -62,6 +72,10 @@ class Term:
     _coordination: Coordination
     _log_id: bytes
     _lease: Lease
+
+    def is_held(self) -> bool:
+        """Whether no later supervisor can have started since the last check (rule D4)."""
+        return self._lease.is_held()
 
     async def check(self) -> None:
         """Renew the lease. Raises ``NotOwner`` if a later supervisor has started."""
@@ -93,25 +107,29 @@ async def claim_term(
         yield Term(number, options.interval, coordination, identity.log_id, lease)
     finally:
         # A cancelled stop must free the lease too, or the next supervisor in this process is refused.
-        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+        with anyio.move_on_after(_RELEASE_SECONDS, shield=True) as limit:
             try:
                 await lease.release()
-            except (Unavailable, OutcomeUnknown) as error:
+            except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
                 _log.warning("lease_not_released", reason=str(error))
+        if limit.cancelled_caught:
+            _log.warning("lease_not_released", reason=f"no answer within {_RELEASE_SECONDS:g} s")
 
 
 async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, options: TermOptions) -> Lease:
     holder = f"process {os.getpid()} of {socket.gethostname()}"
-    until, is_waiting = anyio.current_time() + options.patience, False
+    begun, is_waiting = anyio.current_time(), False
     while True:
         try:
             return await coordination.take_lease(SUPERVISOR, holder, options.lease)
         except LeaseHeld as error:
-            if anyio.current_time() >= until:
+            # The other one may have been started with a longer lease.
+            patience = max(options.patience, _PATIENCE * error.duration)
+            if anyio.current_time() >= begun + patience:
                 raise _refused(error, options) from error
             if not is_waiting:
                 is_waiting = True
-                _log.info("lease_awaited", holder=error.holder, seconds=options.patience)
+                _log.info("lease_awaited", holder=error.holder, seconds=patience)
                 if options.takes_over:
                     # V1: the other one sees it at its next check, ends, and releases the lease.
                     await _raise_term(coordination, log_id, owner)
@@ -120,7 +138,8 @@ async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, o
 
 def _refused(error: LeaseHeld, options: TermOptions) -> Unavailable:
     # A lock tells of a living process, which an operator of this machine can stop.
-    remedy = ", or start this one with --take-over" if options.patience else ""
+    can_take_over = options.patience and not options.takes_over
+    remedy = ", or start this one with --take-over" if can_take_over else ""
     return Unavailable(f"{error.holder} already supervises this store: stop it first{remedy}")
 
 

@@ -33,11 +33,13 @@ class Record(NamedTuple):
 
 
 class LeaseHeld(Unavailable):
-    """Another has the lease, or had it a moment ago; ``holder`` is what it calls itself, or empty."""
+    """Another has the lease, or had it a moment ago; ``holder`` is what it calls itself, or empty.
+    ``duration``: that of its lease in seconds, or 0 if no clock ends it."""
 
-    def __init__(self, message: str, holder: str = "") -> None:
+    def __init__(self, message: str, holder: str = "", duration: float = 0.0) -> None:
         super().__init__(message)
         self.holder = holder
+        self.duration = duration
 
 
 class Lease(ABC):

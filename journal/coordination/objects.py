@@ -8,7 +8,7 @@ holders' leases, and of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import anyio
 import attrs
@@ -40,6 +40,16 @@ class ObjectCoordinationOptions(Value):
     """How long a request without a verdict is repeated."""
     first_delay: float = 0.02
     longest_delay: float = 1.0
+
+
+class _Moment(NamedTuple):
+    monotonic: float
+    """It may have stood still while the machine was suspended."""
+    wall: float
+
+    def elapsed(self, now: _Moment) -> float:
+        """Seconds until ``now``, by the clock that shows more of them."""
+        return max(now.monotonic - self.monotonic, now.wall - self.wall)
 
 
 @attrs.frozen
@@ -116,6 +126,12 @@ class ObjectCoordination(Coordination):
     def requests(self) -> RequestCounts:
         return self._calls.counts
 
+    def now(self) -> _Moment:
+        return _Moment(anyio.current_time(), self._world.wall_clock())
+
+    def new_id(self) -> bytes:
+        return self._world.id_bytes()
+
     # --- leases ----------------------------------------------------------------------------------
 
     async def take_lease(self, name: str, holder: str, duration: float) -> Lease:
@@ -133,13 +149,13 @@ class ObjectCoordination(Coordination):
             if found is not None:
                 self._check_ended(name, found, decode_lease(found.data, self.place(record_name)))
             # D4: from before the put on, because others may see it as soon as it is sent.
-            begun = anyio.current_time()
+            begun = self.now()
             version = await self.compare_and_set(
                 record_name, encode_lease(record), found.version if found else ""
             )
             if version is not None:
                 self._seen.pop(name, None)
-                return _ObjectLease(self, record_name, record, version, begun, self._world.id_bytes)
+                return _ObjectLease(self, record_name, record, version, begun)
 
     def _check_ended(self, name: str, found: Record, lease: LeaseRecord) -> None:
         """D3: raises ``LeaseHeld`` unless it was released, or unchanged for long enough."""
@@ -148,8 +164,11 @@ class ObjectCoordination(Coordination):
         now, seen = anyio.current_time(), self._seen.get(name)
         if seen is None or seen.version != found.version:
             seen = self._seen[name] = _Seen(found.version, now)
-        if now < seen.since + OBSERVED * lease.duration_ms / 1000:
-            raise LeaseHeld(f"{self.place(f'leases/{name}')} is held by {lease.holder}", lease.holder)
+        duration = lease.duration_ms / 1000
+        if now < seen.since + OBSERVED * duration:
+            raise LeaseHeld(
+                f"{self.place(f'leases/{name}')} is held by {lease.holder}", lease.holder, duration
+            )
 
 
 class _ObjectLease(Lease):
@@ -159,8 +178,7 @@ class _ObjectLease(Lease):
         name: str,
         record: LeaseRecord,
         version: str,
-        begun: float,
-        new_id: Callable[[], bytes],
+        begun: _Moment,
     ) -> None:
         self._coordination = coordination
         self._name = name
@@ -168,18 +186,19 @@ class _ObjectLease(Lease):
         self._version = version
         self._begun = begun
         """When the put that last succeeded began."""
-        self._new_id = new_id
         self._ended = False
         self._turn = anyio.Lock()
 
     def is_held(self) -> bool:
-        return not self._ended and anyio.current_time() < self._begun + self._record.duration_ms / 1000
+        return not self._ended and self._begun.elapsed(self._coordination.now()) < (
+            self._record.duration_ms / 1000
+        )
 
     async def renew(self) -> None:
         async with self._turn:
             if self._ended:
                 raise NotOwner(f"the lease {self._coordination.place(self._name)} was released")
-            begun = anyio.current_time()
+            begun = self._coordination.now()
             await self._replace(held=True)
             self._begun = begun
 
@@ -196,7 +215,7 @@ class _ObjectLease(Lease):
     async def _replace(self, *, held: bool) -> None:
         coordination, record = self._coordination, self._record
         while True:
-            data = encode_lease(attrs.evolve(record, held=held, put_id=self._new_id()))
+            data = encode_lease(attrs.evolve(record, held=held, put_id=coordination.new_id()))
             version = await coordination.compare_and_set(self._name, data, self._version)
             if version is not None:
                 self._version = version

@@ -189,7 +189,7 @@ async def read_chain(chunks: ChunkStorage, container: int) -> ChainReport:
 
 
 async def read_owners(chunks: ChunkStorage, container: int) -> ChainReport:
-    """Read the newest elements, and of those below at least the first and last of each owner, and the first
+    """Read the newest elements, and of those below at least the first and last of each opening, and its first
     with the cycle of the newest. Checks as ``read_chain`` does that they continue each other (rule R2)."""
     return await _read_current(chunks, container, _read_ends)
 
@@ -236,8 +236,8 @@ async def _read_all(numbers: list[int], read: _Read) -> list[_Readable]:
 
 
 async def _read_ends(numbers: list[int], read: _Read) -> list[_Readable]:
-    """Thousands are left if none could be deleted for long. An owner's elements have no others between them,
-    so where two are of one owner, those between need not be read."""
+    """Thousands are left if none could be deleted for long. In one history the elements of an opening have no
+    others between them, so where two are of one opening, those between need not be read."""
     found = list(await read(numbers[-_PART:]))
     newest = found[-1] if found else None
     below = numbers[:-_PART]
@@ -264,8 +264,10 @@ async def _read_ends(numbers: list[int], read: _Read) -> list[_Readable]:
     return [*read_below.values(), *found]
 
 
-def _side(stored: StoredElement, cycle: int) -> tuple[Owner, bool]:
-    return stored.element.owner, stored.element.progress.cycle == cycle
+def _side(stored: StoredElement, cycle: int) -> tuple[Owner, int, int]:
+    element = stored.element
+    # The cycles of an opening rise; a restore begins another one with an earlier cycle (R4).
+    return element.owner, element.epoch, (element.progress.cycle > cycle) - (element.progress.cycle < cycle)
 
 
 async def _read_or_problem(chunks: ChunkStorage, container: int, n: int) -> _Readable:

@@ -23,7 +23,8 @@ class World:
     its own."""
 
     wall_clock: Callable[[], float]
-    """Seconds since 1970, for display only, never for a decision."""
+    """Seconds since 1970. For display, and to doubt a lease (rule D4): never for a decision that a jump could
+    make wrong."""
     random: Random
     new_id: Callable[[], str]
     """Returns a new, globally unique id of 32 hexadecimal digits."""

@@ -42,6 +42,9 @@ class FakeHostsSupervisor(Supervisor):
         class FirstTerm:
             number = 1
 
+            def is_held(self) -> bool:
+                return True
+
         super().__init__(
             containers,
             [f"host-{index}" for index in range(hosts)],

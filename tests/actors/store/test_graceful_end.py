@@ -16,7 +16,7 @@ from tierlog.actors.settings.configuration import ShutdownConfig, StorageConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
 pytestmark = pytest.mark.anyio
 GRACEFUL = ShutdownConfig(embedded_budget=60.0)
@@ -142,6 +142,27 @@ async def test_f9_an_end_does_not_wait_for_storage_that_is_down(tmp_path: Path) 
     assert store.end_report is not None
     assert store.end_report.seconds < 5
     assert [left.reason for left in store.end_report.left] == ["long-term storage does not answer"]
+
+
+async def test_f9_an_end_goes_on_when_storage_is_back(tmp_path: Path) -> None:
+    """The breaker opens while the containers flush. When its pause is over, it lets one change pass (S7), and
+    refuses those of the other containers until that is answered."""
+    storage = storage_in(tmp_path)
+    back = graceful(storage=StorageConfig(attempts=1, probe_interval=0.2))
+
+    def fail_until_it_opens(call: Call) -> Fault | None:
+        if call.verb not in CHANGES:
+            return None
+        if store.statistics().storage.breaker.opened:  # type: ignore[union-attr]
+            return Fault(FaultKind.DELAY, seconds=0.02)
+        return Fault(FaultKind.BEFORE)
+
+    async with open_store(tmp_path / "data", containers=4, config=back, storage=storage) as store:
+        await fill(store)
+        storage.script = fail_until_it_opens
+    assert store.statistics().storage.breaker.opened  # type: ignore[union-attr]
+    assert store.end_report is not None
+    assert store.end_report.left == ()
 
 
 async def test_f9_a_cancelled_app_ends_gracefully_too(tmp_path: Path) -> None:

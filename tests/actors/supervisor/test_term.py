@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import cast
 
 import anyio
 import pytest
+import trio.testing
 
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import until
@@ -17,11 +19,21 @@ from support.s3 import numbered_world
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
+from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
-from tierlog.journal.coordination.contract import TERM
+from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Lease
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
-from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StoreMismatch, Unavailable
+from tierlog.storage_backends.base.checksum import Buffer
+from tierlog.storage_backends.base.errors import (
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    StoreMismatch,
+    Unavailable,
+    Unsupported,
+)
+from tierlog.storage_backends.base.object_store import StoredObject
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -158,11 +170,16 @@ async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
     answers: list[Exception] = [
         Unavailable("the bucket does not answer"),
         OutcomeUnknown("nor now"),
+        StorageFull("the bucket's quota is used up"),
+        Unsupported("it takes no conditional puts now"),
         NotOwner("another supervisor took over"),
     ]
 
     class Asked:
         number, interval = 1, 0.001
+
+        def is_held(self) -> bool:
+            return True
 
         async def check(self) -> None:
             raise answers.pop(0)
@@ -170,6 +187,165 @@ async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
     with pytest.raises(NotOwner):
         await FakeHostsSupervisor(1, 1, term=cast(Term, Asked())).check_term()
     assert not answers
+
+
+class Unanswered(MemoryObjects):
+    """Nobody answers the calls of the numbers ``unanswered``."""
+
+    calls = 0
+    unanswered: tuple[int, ...] = ()
+
+    async def _wait(self) -> None:
+        self.calls += 1
+        if self.calls in self.unanswered:
+            await anyio.sleep_forever()
+
+    async def get(self, key: str, size: int) -> StoredObject | None:
+        await self._wait()
+        return await super().get(key, size)
+
+    async def put(self, key: str, data: Sequence[Buffer], *, version: str = "") -> str | None:
+        made = await super().put(key, data, version=version)
+        await self._wait()  # It was carried out.
+        return made
+
+
+@pytest.mark.parametrize("unanswered", [(1, 2), (2, 3), (2, 4)])
+def test_v1_two_checks_in_a_row_without_an_answer_do_not_cost_the_lease(unanswered: tuple[int, int]) -> None:
+    """Each check has a get and, if that is answered, a put."""
+
+    async def body() -> None:
+        bucket, lease = Bucket(), 20.0
+        first = Unanswered(bucket)
+        options = TermOptions.watched(lease, takes_over=False)
+        async with (
+            claim_term(ObjectCoordination(first, "", WORLD), IDENTITY, b"a" * 16, options) as term,
+            anyio.create_task_group() as tasks,
+        ):
+            first.unanswered = tuple(first.calls + number for number in unanswered)
+            tasks.start_soon(FakeHostsSupervisor(1, 1, term=term).check_term)
+            for _ in range(3):
+                with pytest.raises(Unavailable, match="already supervises this store"):
+                    async with claim_term(
+                        ObjectCoordination(MemoryObjects(bucket), "", WORLD), IDENTITY, b"b" * 16, options
+                    ):
+                        raise AssertionError("there are two")
+            tasks.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Noted(FakeHostsSupervisor):
+    """Notes the openings that it orders."""
+
+    def __init__(self, containers: int, hosts: int, term: Term) -> None:
+        self.openings: list[OpenContainer] = []
+        super().__init__(containers, hosts, term=term)
+
+    def _execute_one(self, command: Command) -> None:
+        if isinstance(command, OpenContainer):
+            self.openings.append(command)
+        super()._execute_one(command)
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("no answer"), StorageFull("no space"), Unsupported("no conditions")], ids=repr
+)
+async def test_a_lease_that_cannot_be_released_hides_no_error(error: Exception) -> None:
+    class Refusing(ObjectCoordination):
+        has_begun = False
+
+        async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
+            if self.has_begun:
+                raise error
+            return await super().compare_and_set(name, data, version)
+
+    coordination = Refusing(MemoryObjects(Bucket()), "", WORLD)
+    with pytest.raises(NotOwner, match="the cause"):
+        async with claim_term(coordination, IDENTITY, b"a" * 16):
+            coordination.has_begun = True
+            raise NotOwner("the cause")
+
+
+def test_a_release_that_nobody_answers_is_given_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        objects = Unanswered(Bucket())
+        async with claim_term(ObjectCoordination(objects, "", WORLD), IDENTITY, b"a" * 16):
+            objects.unanswered = (objects.calls + 1,)
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert "event='lease_not_released' reason='no answer within 5 s'" in caplog.text
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_d3_one_that_died_is_followed_also_with_a_shorter_lease(takes_over: bool) -> None:
+    """Its record has its own lease's duration: the setting was changed since."""
+
+    async def body() -> None:
+        bucket = Bucket()
+        long, short = (TermOptions.watched(lease, takes_over=takes_over) for lease in (60.0, 1.0))
+        async with claim_term(CutOff(MemoryObjects(bucket), "", WORLD), IDENTITY, b"a" * 16, long):
+            pass
+        coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+        async with claim_term(coordination, IDENTITY, b"b" * 16, short) as later:
+            await later.check()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_v1_one_that_takes_over_in_vain_gets_no_advice_to_take_over() -> None:
+    async def body() -> None:
+        bucket, options = Bucket(), TermOptions.watched(1.0, takes_over=True)
+
+        async def renew(lease: Lease) -> None:
+            while True:
+                await lease.renew()
+                await anyio.sleep(0.1)
+
+        async with anyio.create_task_group() as tasks:
+            coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+            # It asks for no term, so that it does not end.
+            tasks.start_soon(renew, await coordination.take_lease(SUPERVISOR, "deaf", 1.0))
+            with pytest.raises(Unavailable, match="^deaf already supervises this store: stop it first$"):
+                async with claim_term(
+                    ObjectCoordination(MemoryObjects(bucket), "", WORLD), IDENTITY, b"b" * 16, options
+                ):
+                    raise AssertionError("there are two")
+            tasks.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_v1_a_supervisor_that_stood_still_orders_no_opening_before_it_has_checked_its_term() -> None:
+    """A successor may have opened the container: another opening would fence its owner."""
+
+    async def body() -> None:
+        bucket, lease = Bucket(), 20.0
+        options = TermOptions.watched(lease, takes_over=False)
+        coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+        async with (
+            claim_term(coordination, IDENTITY, b"a" * 16, options) as term,
+            anyio.create_task_group() as tasks,
+        ):
+            supervisor = Noted(2, 3, term=term)
+            assert supervisor.is_ready
+            await anyio.sleep(lease)
+            supervisor.openings.clear()
+            # The second one ends while it is to open what the first one had.
+            for host in ("host-0", "host-2"):
+                supervisor.end(host)
+            newest = [each.request for each in supervisor.fleet.assignments]
+            assert supervisor.openings == []
+            tasks.start_soon(supervisor.check_term)
+            await anyio.sleep(1.5 * term.interval)
+
+            assert supervisor.is_ready
+            assert all(each.request >= newest[each.index] for each in supervisor.openings), "none is outdated"
+            supervisor.end("host-1")
+            assert supervisor.is_ready, "the next opening is ordered at once"
+            tasks.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def test_v1_two_that_start_at_once_have_different_terms() -> None:

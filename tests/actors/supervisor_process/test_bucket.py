@@ -21,6 +21,7 @@ from support.live_service import SyncOwnService, name_in, nothing_left, refused,
 from support.patience import scaled
 from support.s3 import s3_server
 from support.s3_server import BUCKET, Fault, S3Server
+from tierlog.actors.supervisor.control.channel import remove_left_sockets
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -197,6 +198,35 @@ def test_v1_a_service_that_takes_over_serves_what_was_acked_and_the_earlier_one_
             )
             assert second.read("app/events") == b"of the first, and of the second"
             assert {epoch for _, epoch in second.assignments().values()} == {2}
+
+
+def test_v1_a_supervisor_that_stood_still_fences_no_successor_when_it_goes_on(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_SERVER_ORPHAN_GRACE", "0.5")
+    with machines.serve("here", containers=2) as first:
+        first.settle()
+        name = name_in(0, 2)
+        first.create(name)
+        first.append(name, b"before")
+        hosts, (host, _) = first.pids(), first.assignments()[0]
+        os.kill(first.process.pid, signal.SIGSTOP)
+        os.kill(hosts[host], signal.SIGKILL)
+        with machines.serve("elsewhere") as second:
+            second.settle()
+            assignments = second.assignments()
+            # It finds that a host has ended, whose containers the other one could open.
+            os.kill(first.process.pid, signal.SIGCONT)
+            assert first.process.wait(scaled(20)) == 1
+            wait_until(
+                lambda: not any(Path(f"/proc/{pid}").exists() for pid in hosts.values()),
+                "the hosts of the first end after their grace",
+            )
+            second.append(name, b" and after")
+            assert second.read(name) == b"before and after"
+            assert second.assignments() == assignments
+    # That of the first, as the next supervisor to start would.
+    remove_left_sockets(f"{os.environ['XDG_RUNTIME_DIR']}/tierlog-{os.getuid()}")
 
 
 def test_v4_a_killed_supervisors_successor_on_its_machine_finds_its_hosts_once_the_lease_has_ended(

@@ -170,6 +170,22 @@ def test_d4_a_holder_counts_from_before_its_put(bucket: Bucket) -> None:
 
 
 @pytest.mark.anyio
+async def test_d4_a_holder_whose_machine_was_suspended_doubts_its_lease_until_it_has_renewed_it(
+    bucket: Bucket,
+) -> None:
+    """The monotonic clock may have stood still."""
+    wall = [1000.0]
+    world = attrs.evolve(WORLD, wall_clock=lambda: wall[0])
+    lease = await ObjectCoordination(MemoryObjects(bucket), "", world).take_lease(SUPERVISOR, "first", 60.0)
+    wall[0] -= 500.0  # set back: it says nothing
+    assert lease.is_held()
+    wall[0] += 560.0
+    assert not lease.is_held()
+    await lease.renew()
+    assert lease.is_held()
+
+
+@pytest.mark.anyio
 async def test_d4_a_renewal_without_an_answer_does_not_end_the_lease(bucket: Bucket) -> None:
     lease = await on(MemoryObjects(bucket)).take_lease(SUPERVISOR, "first", 1000.0)
     await lease.release()

@@ -147,8 +147,9 @@ async def test_an_element_that_does_not_follow_the_one_before_is_reported() -> N
     assert "another history went on" in problem.message
 
 
-def long_chain(owners: list[int], cycles: int) -> list[Element]:
-    """So many elements of each owner, one after the other; the newest ones have the newest cycle."""
+def long_chain(owners: list[int], cycles: int, *, one_process: bool = False) -> list[Element]:
+    """So many elements of each opening, one after the other; the newest ones have the newest cycle.
+    ``one_process``: every other opening is the same process's."""
     elements, before, count = list[Element](), NOTHING, sum(owners)
     for opening, of_owner in enumerate(owners):
         for _ in range(of_owner):
@@ -156,7 +157,10 @@ def long_chain(owners: list[int], cycles: int) -> list[Element]:
             template = element(n, before)
             each = attrs.evolve(
                 template,
-                owner=attrs.evolve(template.owner, owner=bytes([opening]) * 16),
+                epoch=100 + opening,
+                owner=attrs.evolve(
+                    template.owner, owner=bytes([opening % 2 if one_process else opening]) * 16
+                ),
                 progress=attrs.evolve(template.progress, cycle=7 if n > count - cycles else 6),
             )
             elements.append(each)
@@ -210,6 +214,26 @@ async def test_r2_of_a_long_chain_the_ends_of_each_owner_are_read(
     assert ends <= read
     assert set(range(max(1, len(elements) - 255), len(elements) + 1)) <= read
     assert chunks.reads <= most
+
+
+async def test_r2_an_opening_between_two_of_the_same_process_is_read() -> None:
+    elements = long_chain([1000, 10, 1990], 5, one_process=True)
+    read = {each.n for each in (await read_owners(await put_all(elements), 3)).elements}
+    assert {1, 1000, 1001, 1010, 1011} <= read
+
+
+async def test_r4_the_first_element_of_a_cycle_that_a_restore_went_back_to_is_read() -> None:
+    before, after = long_chain([800], 0), long_chain([800, 2200], 2200)[800:]
+    before = [
+        attrs.evolve(each, progress=attrs.evolve(each.progress, cycle=1 + each.n // 100)) for each in before
+    ]
+    elements, newest = [*before, *after], NOTHING
+    for index, each in enumerate(elements):
+        elements[index] = attrs.evolve(each, predecessor=newest)
+        newest = position_of(elements[index].encode())
+    report = await read_owners(await put_all(elements), 3)
+    same = [each.n for each in report.elements if each.element.progress.cycle == 7]
+    assert (report.problems, min(same)) == ((), 600)
 
 
 @pytest.mark.parametrize("at", [2, 700, 1500, 2700, 2999])
