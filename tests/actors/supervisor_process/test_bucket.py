@@ -68,6 +68,7 @@ def _server() -> Iterator[S3Server]:
 def machines(_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     _server.reset()
     monkeypatch.setenv("TIERLOG_SERVER_LEASE", str(LEASE))
+    monkeypatch.setenv("TIERLOG_SERVER_ADOPTION", "20")
     # The control sockets' folder, short enough for a socket's path.
     with tempfile.TemporaryDirectory(prefix="tl-") as runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
@@ -282,8 +283,9 @@ def test_v4_hosts_that_were_fenced_by_another_machine_report_nothing_to_their_ne
 
 
 def test_v4_a_bucket_that_does_not_answer_in_time_moves_nothing_when_the_supervisor_is_replaced(
-    machines: Machines,
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("TIERLOG_SERVER_ADOPTION")
     with machines.serve("here", containers=2) as first:
         first.settle()
         pids, assignments = first.pids(), first.assignments()
