@@ -145,7 +145,7 @@ class _Rounds:
         if late > self._monitor.interval or now - self._checked >= _CHECK_SECONDS:
             self._checked = now
             self._orders.check_fenced()
-        # Without a supervisor there is nobody to report to, and what it will be told is asked then.
+        # Without a supervisor nobody gets a report, and the hello to the next one asks the logs again.
         is_due = self._orders.is_unconfirmed and self._link.is_connected
         if is_due or late > _PAUSED * self._monitor.interval:
             self._orders.confirm()

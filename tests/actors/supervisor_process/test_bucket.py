@@ -167,6 +167,7 @@ def test_an_idle_service_makes_no_requests_but_those_of_its_lease_and_shows_them
         assert int(counted[1]) >= 5, "the supervisor's own"
 
 
+@pytest.mark.extended
 def test_v1_a_second_service_is_refused_while_the_first_renews_its_lease(machines: Machines) -> None:
     with machines.serve("here", containers=2) as first:
         first.settle()
@@ -178,6 +179,7 @@ def test_v1_a_second_service_is_refused_while_the_first_renews_its_lease(machine
         assert first.status()["term"] == 1
 
 
+@pytest.mark.extended
 def test_v1_a_service_that_takes_over_serves_what_was_acked_and_the_earlier_one_ends(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +203,7 @@ def test_v1_a_service_that_takes_over_serves_what_was_acked_and_the_earlier_one_
             assert {epoch for _, epoch in second.assignments().values()} == {2}
 
 
+@pytest.mark.extended
 def test_v1_a_supervisor_that_stood_still_fences_no_successor_when_it_goes_on(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +250,7 @@ def test_v4_a_killed_supervisors_successor_on_its_machine_finds_its_hosts_once_t
             assert second.stop() == 0
 
 
+@pytest.mark.extended
 def test_d3_a_lost_machines_store_is_served_by_another_once_the_lease_has_ended(machines: Machines) -> None:
     with machines.serve("here", containers=2) as first:
         first.settle()
@@ -261,6 +265,7 @@ def test_d3_a_lost_machines_store_is_served_by_another_once_the_lease_has_ended(
             assert second.read("app/events") == b"acked"
 
 
+@pytest.mark.extended
 def test_v4_hosts_that_were_fenced_by_another_machine_report_nothing_to_their_next_supervisor(
     machines: Machines,
 ) -> None:
