@@ -113,7 +113,8 @@ class RunState:
         """Whether long-term storage was full at any time: then chunks that were truncated may have gone
         before an element shows it (rule G6)."""
         was_disk = self.counts[FaultKind.DISK_FULL.value] or self.counts[FaultKind.FULL_DISK.value]
-        return bool(self.site.faults.met.get(f"{Target.CHUNKS} {Kind.FULL}") or was_disk)
+        met = self.site.faults.met
+        return bool(was_disk or any(met.get(f"{each} {Kind.FULL}") for each in (Target.CHUNKS, Target.FILES)))
 
     def truncated_to(self, container: int, sid: int) -> int:
         """Up to where the segment's chunks may have gone, because it was truncated on a full storage. It
@@ -348,8 +349,13 @@ class RunState:
         """Ask every invariant about the containers of ``process``."""
         self.book.check()
         for container in process.containers():
+            if process is not self.site.processes[-1] and not self._has_runs(container):
+                continue  # a successor has deleted them, and this owner does not know it yet
             self.watch.check(container)
             self._work[container.index, container.state.epoch] = _work(container)
+
+    def _has_runs(self, container: Container) -> bool:
+        return {run.name for run in container.state.table.runs} <= set(self.site.chunk_names())
 
     def tally(self) -> dict[str, int]:
         """What happened, by name."""
