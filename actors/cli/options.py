@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from ...storage_backends.chunks.s3_location import SCHEME
 from ..telemetry.logging import is_logging, log_to_stderr
 
 DEFAULT_DATA = Path("tierlog-data")
@@ -69,6 +68,9 @@ file_path = _path_of("file")
 
 def store_place(value: object) -> str:
     """A parser of an argument that is a folder or ``s3://BUCKET/PREFIX``, which a path would change."""
+    # Here, because help needs none of it.
+    from ...storage_backends.chunks.s3_location import SCHEME
+
     return str(value) if str(value).startswith(SCHEME) else os.fspath(folder_path(value))
 
 

@@ -20,7 +20,6 @@ from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.local_coordination import LocalCoordination
 from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared
-from ..folder.restore_folder import finish_restore
 from ..settings.configuration import StoreConfig
 from ..store.opening import identify, locate_chunks
 from ..store.recover_container import recover_if_lost
@@ -96,7 +95,6 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
 
 
 async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world: World) -> ServedStore:
-    await finish_restore(files, folder)
     if asked.recover_from_lts:
         await recover_if_lost(folder, asked.config, files, world)
     await check_folder(files, folder)

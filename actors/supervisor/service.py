@@ -25,6 +25,7 @@ from ...storage_backends.base.errors import InvalidArgument, shown
 from ...storage_backends.files.local import LocalFiles
 from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
 from ..folder.paths import StoreFolder, live_owners
+from ..folder.restore_folder import finish_restore
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, is_ipv6, serve_http
@@ -145,6 +146,8 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
         files, world = LocalFiles(), system_world()
+        if isinstance(options.store.place, StoreFolder):
+            await finish_restore(files, options.store.place)
         await _check_ports_free(files, options)
         async with (
             open_served(options.store, files, world) as served_store,

@@ -120,4 +120,4 @@ def test_serve_takes_its_folder_either_way_and_once(tmp_path: Path) -> None:
     assert str(taken) in typed[1], "what is typed beats the environment"
     assert typed[1] == f"error: {taken} is a file: name the data folder of a store\n"
     assert serve("--data", str(taken)) == typed
-    assert twice == (1, "error: the data folder is given twice, as one and as --data two: leave one out\n")
+    assert twice == (1, "error: the store is given twice, as one and as --data two: leave one out\n")
