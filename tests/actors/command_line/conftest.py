@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run, in_this_process
-from support.s3 import ClientPool, s3_server
 from support.s3_server import S3Server
-from tierlog.storage_backends.chunks import s3_requests
 
 
 @pytest.fixture
@@ -29,21 +27,8 @@ def run(
         yield call
 
 
-@pytest.fixture(scope="module")
-def _server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def _clients() -> ClientPool:
-    return ClientPool()
-
-
 @pytest.fixture
-def server(_server: S3Server, _clients: ClientPool, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+def server(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """An empty bucket, and an environment in which AWS is that server."""
-    _server.reset()
-    monkeypatch.setattr(s3_requests, "make_client", _clients.client)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", _server.url)
-    return _server
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+    return server

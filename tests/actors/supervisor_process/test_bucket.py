@@ -19,7 +19,6 @@ import pytest
 from support.command_line import Done
 from support.live_service import SyncOwnService, name_in, nothing_left, refused, wait_until
 from support.patience import scaled
-from support.s3 import s3_server
 from support.s3_server import BUCKET, Fault, S3Server
 from tierlog.actors.supervisor.control.channel import remove_left_sockets
 
@@ -56,12 +55,6 @@ class Machines:
             patch.setenv("TIERLOG_CHUNK_CACHE_PATH", str(self.disks / machine))
             patch.setenv("TIERLOG_S3_ENDPOINT", self.server.url)
             yield
-
-
-@pytest.fixture(scope="module")
-def _server() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
 
 
 @pytest.fixture

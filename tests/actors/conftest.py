@@ -1,4 +1,4 @@
-"""The S3 server of the tests of stores."""
+"""The S3 server of the tests of stores, services and the command line."""
 
 from __future__ import annotations
 
