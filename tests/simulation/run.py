@@ -57,10 +57,11 @@ LOOKS = 8
 ROUNDS_AT_ONE_TIME = 100_000
 """More than an opening needs on a full disk without delays, where each lookup reads 25 runs from long-term
 storage."""
-ROUNDS_AT_LEAST = 400_000
+ROUNDS_AT_LEAST = 1_000_000
 ROUNDS_PER_ACTION = 1000
-"""Bounds of a run's work: about twenty times of what runs need, and twice of what one needs whose small cache
-of the system table makes 2,000 steps of deferred work read their records."""
+"""Bounds of a run's work: about fifty times of what most runs need, and twice of what one needs whose cache
+of the system table is small and whose disk had no room for copies of runs, so that each of 1,300 steps of
+deferred work reads eight runs from long-term storage."""
 VIOLATIONS = (Violation, Broken, TornObservation, WrongAnswer, MissedWakeup, Foreign, CannotServe, Deadlock)
 
 
