@@ -159,6 +159,8 @@ def ls(
             for each in found
         ]
         output.print_table(("containers", "created", "name", "problem"), rows)
+        if not rows:
+            output.print_lines([f"no backup in {place or data}" if url is None else "no backup"])
 
 
 def rm(

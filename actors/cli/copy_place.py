@@ -12,7 +12,7 @@ import typer
 
 from ...storage_backends.base.errors import InvalidArgument, Unavailable
 from ...storage_backends.chunks.s3_location import SCHEME, parse_location
-from .running import read_settings
+from .running import notice_of_wait, read_settings
 
 if TYPE_CHECKING:
     from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -61,7 +61,8 @@ async def opened_place(
     else:
         await _check_folder_of_copy(place)
         storage = FileSystemChunkReader(files, check_path(place).path, world)
-    await storage.open()
+    with notice_of_wait(place):
+        await storage.open()
     try:
         yield storage
     finally:

@@ -148,7 +148,8 @@ def sweep(
     confirms = confirm and bool(found) and (url is not None or not failures)
     _show_garbage(found, is_last=not confirms, is_all=not failures, json=json, asks_service=url is not None)
     if not confirms:
-        _report_failures(failures)
+        unconfirmed = ["nothing was confirmed, since a folder is opened as a whole, or not at all"]
+        _report_failures(failures + unconfirmed if failures and confirm else failures)
         return
 
     chunks, size = sum(each.chunks for each in found), sum(each.bytes for each in found)

@@ -122,7 +122,9 @@ async def viewing(data: Path) -> AsyncIterator[StoreView]:
     from ..store.read_only import open_reader
 
     end_at_once()
-    async with open_reader(data) as view:
+    async with AsyncExitStack() as stack:
+        with notice_of_wait(str(data)):
+            view = await stack.enter_async_context(open_reader(data))
         yield view
 
 
@@ -132,7 +134,9 @@ async def viewing_storage(data: Path) -> AsyncIterator[StoreView]:
     from ..store.read_only import open_storage
 
     end_at_once()
-    async with open_storage(data) as view:
+    async with AsyncExitStack() as stack:
+        with notice_of_wait(str(data)):
+            view = await stack.enter_async_context(open_storage(data))
         if not view.has_logs:
             sys.stderr.write("wal/ is missing: this is what long-term storage alone has\n")
         yield view
@@ -156,20 +160,20 @@ async def _client(url: str) -> AsyncIterator[Client]:
     from ..gateway.client.connect import connect
 
     async with AsyncExitStack() as stack:
-        with _notice_of_wait(url):
+        with notice_of_wait(url):
             client = await stack.enter_async_context(connect(url))
         yield client
 
 
 @contextmanager
-def _notice_of_wait(url: str) -> Iterator[None]:
-    """Say on a terminal that the body waits for the service, if it takes long: a client goes on trying for
-    seconds, in which a service may start again."""
+def notice_of_wait(opened: str) -> Iterator[None]:
+    """Say on a terminal that the body waits for what it opens, if it takes long: a client goes on trying for
+    seconds, in which a service may start again, and so does a store whose bucket does not answer."""
     import asyncio
 
     def show() -> None:
         if sys.stderr.isatty():
-            sys.stderr.write(f"waiting for {printable(url)}: no answer yet\n")
+            sys.stderr.write(f"waiting for {printable(opened)}: no answer yet\n")
 
     notice = asyncio.get_running_loop().call_later(_NOTICE_SECONDS, show)
     try:
@@ -248,7 +252,10 @@ async def owning(
     if not take_over and (owners := await live_owners(files, folder)):
         raise _in_use(folder, owners, remedy)
     try:
-        async with open_store(folder.path, config=config, take_over=take_over) as store:
+        async with AsyncExitStack() as stack:
+            with notice_of_wait(str(data)):
+                opening = open_store(folder.path, config=config, take_over=take_over)
+                store = await stack.enter_async_context(opening)
             yield store
     except OpenElsewhere as error:
         # Of another command that began at the same moment. The store's message is for programs.
@@ -315,7 +322,7 @@ async def ask_service(
     try:
         # Only the answer may take long: that nobody listens shows at once.
         timeout = httpx.Timeout(_REQUEST_SECONDS, read=seconds)
-        with _notice_of_wait(url):
+        with notice_of_wait(url):
             async with httpx.AsyncClient(
                 base_url=url, timeout=timeout, trust_env=False, follow_redirects=True
             ) as client:

@@ -161,7 +161,12 @@ def serve(
 def _one_place(context: typer.Context, path: str | None, data: Path) -> str:
     """The argument overrides the environment; together with --data it is ambiguous."""
     if path is None:
-        return os.fspath(data)
+        given = os.fspath(data)
+        if given.startswith("s3:/"):  # a Path has lost a slash
+            raise InvalidArgument(
+                f"a store in a bucket is named without --data: `tierlog serve s3://{given[3:].lstrip('/')}`"
+            )
+        return given
 
     source = context.get_parameter_source("data")
     if source is not None and source.name == "COMMANDLINE":

@@ -6,20 +6,22 @@ A store that is new is created. Crash: as that of an opening (``store/opening.py
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
 
 from ...journal.coordination.contract import Coordination
-from ...storage_backends.base.files import Files
+from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.files import Files, IsGuarded, MakeFolder, Program
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_location import S3Location
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.local_coordination import LocalCoordination
-from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared
+from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared, run_program
 from ..settings.configuration import StoreConfig
 from ..store.opening import identify, locate_chunks
 from ..store.recover_container import recover_if_lost
@@ -83,6 +85,8 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
     # Imported for the stores that need it.
     from ..store.bucket import BucketOpener
 
+    # Before anything is asked of the bucket.
+    await run_program(files, _make_guarded(asked.local.path), asked.local.path)
     opener = BucketOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
     async with opener.served(asked.containers) as (coordination, identity):
         lease = asked.config.server.lease
@@ -91,6 +95,18 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
             coordination=coordination,
             term=TermOptions.watched(lease, takes_over=asked.take_over),
             requests=opener.counts,
+        )
+
+
+def _make_guarded(folder: str) -> Program[None]:
+    """Make the folder of the lock files. Raises ``InvalidArgument`` if another user could put owners there,
+    which this service would end."""
+    yield MakeFolder(folder)
+    if not (yield IsGuarded(folder)):
+        parent = os.path.dirname(folder)
+        raise InvalidArgument(
+            f"other users can change {folder}, where the processes of the service find each other: take that "
+            f"right from them (`chmod go-w {parent} {folder}`), or name another chunk_cache.path"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,7 @@ from support.command_line import NAME, Run, is_one_line
 from support.legacy_layout import write_legacy
 from support.s3 import s3_storage
 from support.s3_server import BUCKET, Fault, S3Server
+from tierlog.actors.cli import running
 
 PREFIX = "a-store/"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
@@ -110,6 +112,24 @@ def test_p7_a_copy_within_long_term_storage_is_refused_before_there_is_a_backup(
     done = run("backup", "first", "--copy-to", place)
     assert (done.code, "or one is within the other" in done.err) == (1, True)
     assert json.loads(run("backup", "ls", "--json").out) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [("segment", "ls"), ("segment", "seal", NAME), ("backup", "ls", "--from")]
+)
+def test_a_command_says_on_a_terminal_that_it_waits_for_the_bucket(
+    store: None, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """One that does not answer is asked for a minute."""
+    monkeypatch.setattr(running, "_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    opened, place = (COPY, [COPY]) if arguments[-1] == "--from" else (folder, [])
+    done = run(*arguments, *place)
+    assert (done.code, done.err) == (0, f"waiting for {opened}: no answer yet\n")
+
+
+def test_a_place_without_backups_is_shown_as_such(store: None, run: Run) -> None:
+    assert run("backup", "ls", "--from", COPY).out.splitlines()[-1] == f"no backup in {COPY}"
 
 
 def test_a_bucket_that_goes_away_under_a_copy_ends_it_with_what_to_do(

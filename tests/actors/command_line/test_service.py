@@ -115,9 +115,12 @@ def test_serve_takes_its_folder_either_way_and_once(tmp_path: Path) -> None:
 
     typed = serve(str(taken))
     twice = serve("one", "--data", "two")
+    bucket = serve("--data", "s3://events/app")
 
     assert typed[0] == 1
     assert str(taken) in typed[1], "what is typed beats the environment"
     assert typed[1] == f"error: {taken} is a file: name the data folder of a store\n"
     assert serve("--data", str(taken)) == typed
     assert twice == (1, "error: the store is given twice, as one and as --data two: leave one out\n")
+    assert bucket[0] == 1
+    assert "`tierlog serve s3://events/app`" in bucket[1]

@@ -311,3 +311,20 @@ def test_what_only_a_data_folder_can_have_is_refused(
     assert done.code == 1
     assert message.replace("PLACE", PLACE) in done.err
     assert not machines.server.objects(), "nothing was made"
+
+
+@pytest.mark.parametrize("shared", ["here", "here/{name}-service"])
+def test_a_folder_of_lock_files_that_other_users_can_change_is_refused(
+    machines: Machines, shared: str
+) -> None:
+    """They could name processes there, which the service would end as its own."""
+    with machines.serve("here") as service:
+        [folder] = (machines.disks / "here").glob("*-service")
+        assert service.stop() == 0
+    left = machines.server.objects()
+    path = machines.disks / shared.format(name=folder.name.removesuffix("-service"))
+    path.chmod(0o770)
+    done = machines.refuse("here")
+    assert (done.code, "other users can change" in done.err, "chmod go-w" in done.err) == (1, True, True)
+    assert machines.server.objects() == left
+    path.chmod(0o700)
