@@ -19,6 +19,13 @@ class KillHost:
 
 
 @attrs.frozen
+class ForgetHost:
+    """It joined, and is gone: it may join again."""
+
+    host: str
+
+
+@attrs.frozen
 class DrainHost:
     """It serves no container any more, or the fleet stops: let it finish and exit."""
 
@@ -39,4 +46,4 @@ class CloseContainer:
     request: int
 
 
-Command = SpawnHost | KillHost | DrainHost | OpenContainer | CloseContainer
+Command = SpawnHost | KillHost | ForgetHost | DrainHost | OpenContainer | CloseContainer

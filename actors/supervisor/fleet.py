@@ -22,8 +22,8 @@ import attrs
 from ..kernel.backoff import Backoff
 from ..kernel.exits import ExitKind
 from .assignment import Assignment, AssignmentEvent, AssignmentPhase
-from .commands import CloseContainer, Command, DrainHost, KillHost, SpawnHost
-from .hosts import Host, HostEvent, HostPhase
+from .commands import CloseContainer, Command, DrainHost, ForgetHost, KillHost, SpawnHost
+from .hosts import Host, HostEvent, HostPhase, joined_id_refusal
 from .placement import Placement
 
 AVOIDED_SECONDS = 300.0
@@ -40,13 +40,15 @@ class FleetOptions:
     silence: float = 0.75
     """A host without a heartbeat for this long is lost."""
     silent_grace: float = 5
-    """A silent host is killed after this long."""
+    """A silent host is killed after this long, or forgotten if it joined."""
     start_limit: float = 20
     """A host that has not connected after this long is killed."""
     drain_limit: float = 30
     """A host that has not exited this long after the order to drain is killed."""
     adoption: float = 1.5
     """How long a supervisor that starts waits for hosts of an earlier one before it replaces them."""
+    rejoin: float = 5
+    """The same for hosts that joined the earlier one, which have to find the next one in a bucket."""
     restart: Backoff = Backoff(first=0.05, maximum=10)
     exits_max: int = 10
     """Exits of a host within ``exits_period`` before it is given up."""
@@ -61,15 +63,24 @@ class FleetOptions:
 
 class Fleet:
     def __init__(
-        self, containers: int, hosts: Collection[str], options: FleetOptions, random: Random, now: float
+        self,
+        containers: int,
+        hosts: Collection[str],
+        options: FleetOptions,
+        random: Random,
+        now: float,
+        awaited: Collection[str] = (),
     ) -> None:
+        """``hosts``: those that it starts. ``awaited``: those that had joined an earlier supervisor."""
         self.options = options
         self.hosts = {host: Host(host, start_due=now + options.adoption, since=now) for host in sorted(hosts)}
+        self.hosts |= {host: Host(host, joined=True, since=now) for host in sorted(awaited)}
         self.assignments = [Assignment(index, since=now) for index in range(containers)]
         self.stopping = False
         self._random = random
         self._placement = Placement(self.hosts, self.assignments, options.failovers_max)
-        self._placement.not_before = now + options.adoption
+        wait = max(options.adoption, options.rejoin) if awaited else options.adoption
+        self._placement.not_before = now + wait
         self._rolling: list[str] = []
 
     @property
@@ -80,24 +91,53 @@ class Fleet:
     # --- hosts -----------------------------------------------------------------------------------
 
     def start_at_once(self, now: float) -> list[Command]:
-        """There are no hosts of an earlier supervisor to wait for: start all."""
+        """There are no hosts of an earlier supervisor on this machine to wait for: start all."""
         for host in self.hosts.values():
             # Nothing of an earlier supervisor can still connect.
             host.start_due = now
         return self.tick(now)
 
-    def hello(self, host_id: str, pid: int, url: str, served: Mapping[int, int], now: float) -> list[Command]:
-        """A host connected. ``served``: the epoch of each container that it serves, by whichever supervisor's
-        order, each just checked against its log, so that containers that others opened since are not in it.
+    def refusal(self, host_id: str, instance: str, *, joined: bool) -> str:
+        """Why the host may not connect; empty if it may. ``instance``: which process of a joined host it
+        is."""
+        host = self.hosts.get(host_id)
+        if not joined:
+            own = ", ".join(host.id for host in self.hosts.values() if not host.joined)
+            return "" if host and not host.joined else f"no host {host_id!r}: the hosts are {own}"
+
+        # V11: a silent one may have been started again, and finds that out when it comes back itself.
+        if host and host.phase in (HostPhase.SERVING, HostPhase.DRAINING) and host.instance != instance:
+            return (
+                f"process {host.pid} on {host.machine} is {host_id} now, and alive: choose another --id, or "
+                f"stop that one"
+            )
+        return joined_id_refusal(host_id)
+
+    def hello(
+        self,
+        host_id: str,
+        pid: int,
+        url: str,
+        served: Mapping[int, int],
+        now: float,
+        *,
+        joined: bool = False,
+        instance: str = "",
+        machine: str = "",
+    ) -> list[Command]:
+        """A host connected that ``refusal`` admits. ``served``: the epoch of each container that it serves,
+        by whichever supervisor's order, each just checked against its log, so that containers that others
+        opened since are not in it.
 
         Orders sent on an earlier connection are void: the host has only what it names.
         """
-        host = self.hosts.setdefault(host_id, Host(host_id))
+        host = self.hosts.setdefault(host_id, Host(host_id, joined))
         # Its containers were ordered elsewhere, and it would serve them again.
         if host.killed:
             return [KillHost(host_id, pid)]
 
         host.pid, host.url, host.last_heard = pid, url, now
+        host.instance, host.machine = instance, machine
         host.step(HostEvent.HELLO, now)
         for assignment in self._placement.held(host_id):
             if assignment.index not in served:
@@ -143,17 +183,24 @@ class Fleet:
 
     def disconnected(self, host_id: str, now: float) -> list[Command]:
         """Its connection broke, though its process may live: it counts as silent."""
-        return self._silence(self.hosts[host_id], now)
+        host = self.hosts[host_id]
+        if not host.joined:
+            return self._silence(host, now)
+
+        # V6: nothing else shows that its process ended, for which what it was opening may be the cause (V8).
+        self._count_crashes(host)
+        # After a drain there is nothing to wait for.
+        return self._forget(host, now) if host.phase is HostPhase.DRAINING else self._silence(host, now)
 
     def drain(self, host_id: str, now: float) -> list[Command]:
         """Move a host's containers away, then let it finish and exit. It is started again unless the fleet
-        stops."""
+        stops or it joined."""
         self.hosts[host_id].step(HostEvent.DRAIN, now)
         return self._next_orders(now)
 
     def roll(self, now: float) -> list[Command]:
-        """Drain and restart every host, each when the one before serves again."""
-        self._rolling = list(self.hosts)
+        """Drain and restart every host that it can start, each when the one before serves again."""
+        self._rolling = [host.id for host in self.hosts.values() if not host.joined]
         return self.tick(now)
 
     def start(self, host_id: str, now: float) -> list[Command]:
@@ -164,13 +211,14 @@ class Fleet:
         return self.tick(now)
 
     def stop(self, now: float) -> list[Command]:
-        """Drain all hosts, and start none again."""
+        """Drain all hosts, and start none again. Those that joined go on, for the next supervisor (V11)."""
         self.stopping = self._placement.stopping = True
-        for host in self.hosts.values():
+        own = [host for host in self.hosts.values() if not host.joined]
+        for host in own:
             host.step(HostEvent.DRAIN, now)
         return [
             *self._next_orders(now),
-            *(KillHost(host.id, host.pid) for host in self.hosts.values() if host.phase is HostPhase.SILENT),
+            *(KillHost(host.id, host.pid) for host in own if host.phase is HostPhase.SILENT),
         ]
 
     def extend_deadlines(self, seconds: float) -> None:
@@ -266,7 +314,7 @@ class Fleet:
     def tick(self, now: float) -> list[Command]:
         """Do what is due. Call it at ``next_due``, or earlier."""
         commands: list[Command] = []
-        for host in self.hosts.values():
+        for host in list(self.hosts.values()):
             commands += self._tick(host, now)
         # V9: the next host only when all serve again. A host that was given up holds nothing up.
         if self._rolling and all(
@@ -281,20 +329,27 @@ class Fleet:
             return []
 
         match host.phase:
+            # Its containers go elsewhere first; it is killed or forgotten if it stays silent.
+            case HostPhase.STARTING | HostPhase.SERVING:
+                return self._silence(host, now)
+            case _ if host.joined:
+                return self._forget(host, now)
             case HostPhase.DOWN:
                 host.step(HostEvent.SPAWNED, now)
                 return [SpawnHost(host.id)]
-            # Its containers go elsewhere first; it is killed if it stays silent.
-            case HostPhase.STARTING | HostPhase.SERVING:
-                return self._silence(host, now)
             case _:
                 # Once: the kernel ends it when it can, which may take as long as a disk does not answer.
                 host.killed = True
                 return [KillHost(host.id, host.pid)]
 
     def _due(self, host: Host) -> float | None:
-        """When time alone changes this host's phase, or it is killed."""
+        """When time alone changes this host's phase, or it is killed or forgotten."""
         match host.phase:
+            case HostPhase.DOWN if host.joined:
+                return host.since + self.options.rejoin
+            # Nobody sees it exit.
+            case HostPhase.DRAINING if host.joined:
+                return min(host.since + self.options.drain_limit, host.last_heard + self.options.silence)
             case HostPhase.DOWN if not self.stopping:
                 return host.start_due
             case HostPhase.STARTING:
@@ -331,13 +386,20 @@ class Fleet:
 
     def _more_hosts_may_report(self) -> bool:
         """Whether to wait with orders until more hosts have reported what they serve. At a fresh start all
-        are awaited: containers given to the first would move to the others."""
+        are awaited, also those that join: containers given to the first would move to the others."""
         fresh = not any(assignment.host for assignment in self.assignments)
+        if fresh and all(host.joined for host in self.hosts.values()):
+            return True
         awaited = (HostPhase.DOWN, HostPhase.STARTING) if fresh else (HostPhase.DOWN,)
         return any(host.phase in awaited for host in self.hosts.values())
 
     def _silence(self, host: Host, now: float) -> list[Command]:
         return self._lose(host, now) if host.step(HostEvent.SILENCE, now) else []
+
+    def _forget(self, host: Host, now: float) -> list[Command]:
+        """A joined host is gone for good, as far as is known: it may join again."""
+        del self.hosts[host.id]
+        return [ForgetHost(host.id), *self._lose(host, now)]
 
     def _lose(self, host: Host, now: float) -> list[Command]:
         """Its containers need another host, whatever it still believes about them."""

@@ -1,21 +1,28 @@
-"""A host as the supervisor sees it, and the table of its phases."""
+"""A host as the supervisor sees it, and the table of its phases.
+
+A host that **joined** is a process on any machine, which the supervisor can neither start nor watch nor kill:
+it is known from its hello on, and forgotten when it is gone (rule V11).
+"""
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 import attrs
 
+from ...storage_backends.base.errors import shown
 from ...storage_backends.base.state_table import StateTable
 
 
 class HostPhase(Enum):
     DOWN = "down"
-    """It has no process; one is started after the pause."""
+    """It has no process; one is started after the pause. One that joined an earlier supervisor is awaited."""
     STARTING = "starting"
     SERVING = "serving"
     SILENT = "silent"
-    """Its heartbeats stopped. Its containers are opened elsewhere; it is killed after a grace."""
+    """Its heartbeats stopped. Its containers are opened elsewhere; it is killed after a grace, or
+    forgotten if it joined."""
     DRAINING = "draining"
     """It accepts no containers, hands over those it has, and exits."""
     GIVEN_UP = "given up"
@@ -58,12 +65,42 @@ HOST_PHASES: StateTable[HostPhase, HostEvent] = StateTable(
 )
 
 
+_OWN_ID = re.compile(r"host-[0-9]+")
+_JOINED_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+def own_id(number: int) -> str:
+    """The id of a supervisor's own host."""
+    return f"host-{number}"
+
+
+def is_own_id(text: str) -> bool:
+    return _OWN_ID.fullmatch(text) is not None
+
+
+def joined_id_refusal(text: str) -> str:
+    """Why no host may join with this id; empty if one may."""
+    if _JOINED_ID.fullmatch(text) is None:
+        return (
+            f"a host's id has 1 to 32 letters, digits, dots, underscores and hyphens, and begins with a "
+            f"letter or a digit: {shown(text)} does not"
+        )
+    if is_own_id(text):
+        return f"{text} is an id of a supervisor's own hosts: choose another one with --id"
+    return ""
+
+
 @attrs.define
 class Host:
     id: str
+    joined: bool = False
     phase: HostPhase = HostPhase.DOWN
     pid: int = 0
     url: str = ""
+    machine: str = ""
+    """Where it runs, for people."""
+    instance: str = ""
+    """Identifies the process of a joined host, whose number means nothing on another machine."""
     last_heard: float = 0
     since: float = 0
     """When it entered its phase."""

@@ -1,0 +1,288 @@
+"""Hosts that joined from other machines: the supervisor can neither start nor watch nor kill them (rules V4,
+V5, V6, V9 and V11)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.fleets import OPTIONS, Machine, machine
+from tierlog.actors.supervisor.assignment import AssignmentPhase
+from tierlog.actors.supervisor.commands import CloseContainer, DrainHost, OpenContainer, SpawnHost
+from tierlog.actors.supervisor.fleet import Fleet
+from tierlog.actors.supervisor.hosts import HostPhase
+
+
+def joined(containers: int = 4, *hosts: str) -> Machine:
+    """A supervisor without hosts of its own, and those that joined it."""
+    world = machine(containers, hosts=0)
+    for host in hosts:
+        world.join(host)
+    world.run(10)
+    assert set(world.owners) == set(range(containers))
+    return world
+
+
+def loads(world: Machine) -> list[int]:
+    return sorted(list(world.owners.values()).count(host) for host in world.alive)
+
+
+def test_v11_the_first_hosts_to_join_share_the_containers_without_a_move() -> None:
+    world = joined(4, "a", "b")
+    assert loads(world) == [2, 2]
+    assert (world.count(OpenContainer), world.count(CloseContainer), world.count(SpawnHost)) == (4, 0, 0)
+
+
+def test_v9_a_host_that_joins_takes_its_share_one_container_after_the_other() -> None:
+    world = machine(containers=6, hosts=2)
+    world.commands.clear()
+    world.join("a")
+    for _ in range(20):
+        world.run(0.1)
+        assert set(world.owners) == set(range(6)), "no stop"
+    assert Counter(world.owners.values()) == {"host-0": 2, "host-1": 2, "a": 2}
+    kinds = [type(each) for each in world.commands]
+    assert kinds == [CloseContainer, OpenContainer] * 2, "no more moves than needed, one at a time"
+
+
+def test_v6_a_killed_joined_hosts_containers_are_served_elsewhere_in_the_same_instant() -> None:
+    world = joined(4, "a", "b")
+    world.kill("a")
+    assert set(world.owners.items()) == {(index, "b") for index in range(4)}
+    assert world.host_phase("a") is HostPhase.SILENT
+    world.run(OPTIONS.silent_grace + 1)
+    assert (world.forgotten, list(world.fleet.hosts)) == (["a"], ["b"])
+
+
+def test_v5_a_frozen_joined_host_loses_its_containers_and_is_forgotten_but_never_killed() -> None:
+    world = joined(4, "a", "b")
+    world.frozen.add("a")
+    world.run(OPTIONS.silence + 0.2)
+    assert set(world.owners.values()) == {"b"}
+    world.run(OPTIONS.silent_grace + 1)
+    assert world.forgotten == ["a"]
+    world.run(600)
+    world.resume("a")
+    world.run(5)
+    assert loads(world) == [2, 2]
+
+
+def test_v5_a_joined_host_that_is_heard_again_within_its_grace_gets_containers_again() -> None:
+    world = joined(4, "a", "b")
+    world.frozen.add("a")
+    world.run(2)
+    world.resume("a")
+    world.run(5)
+    assert (loads(world), world.forgotten) == ([2, 2], [])
+    assert not any(assignment.is_withheld for assignment in world.fleet.assignments)
+
+
+def test_v11_a_second_process_with_the_id_of_a_living_host_is_refused() -> None:
+    world = joined(4, "a", "b")
+    pid = world.alive["a"]
+    refusal = world.fleet.refusal("a", "another", joined=True)
+    assert refusal.startswith(f"process {pid} on machine-of-a is a now, and alive: choose another --id")
+    assert world.fleet.refusal("a", str(pid), joined=True) == "", "it connects again"
+    world.frozen.add("a")
+    world.run(2)
+    assert world.fleet.refusal("a", "another", joined=True) == "", "it was started again"
+    world.frozen.clear()
+    world.join("a")
+    refusal = world.fleet.refusal("a", str(pid), joined=True)
+    assert f"process {world.alive['a']} on machine-of-a is a now" in refusal, "and so is the one before"
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("host-7", "host-7 is an id of a supervisor's own hosts: choose another one with --id"),
+        ("", "a host's id has 1 to 32 letters"),
+        ("a/b", "a host's id has 1 to 32 letters"),
+        ("x" * 33, "a host's id has 1 to 32 letters"),
+    ],
+)
+def test_v11_ids_that_no_joined_host_can_have(host: str, reason: str) -> None:
+    assert machine(hosts=1).fleet.refusal(host, "1", joined=True).startswith(reason)
+
+
+def test_v11_only_the_supervisors_own_hosts_connect_at_its_socket() -> None:
+    world = machine(hosts=1)
+    world.join("a")
+    assert world.fleet.refusal("host-0", "", joined=False) == ""
+    for other in ("a", "host-1"):
+        refusal = world.fleet.refusal(other, "", joined=False)
+        assert refusal == f"no host {other!r}: the hosts are host-0"
+
+
+def test_a_drained_joined_host_hands_its_containers_over_exits_and_is_forgotten_at_once() -> None:
+    world = joined(4, "a", "b")
+    world.do(world.fleet.drain("a", world.now))
+    for _ in range(20):
+        world.run(0.1)
+        assert set(world.owners) == set(range(4))
+    assert (world.forgotten, list(world.alive), world.count(DrainHost)) == (["a"], ["b"], 1)
+    assert world.fleet.failovers == 0, "nothing was lost"
+
+
+def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once() -> None:
+    world = joined(6, "a", "b")
+    # It does not carry out the order to close.
+    world.frozen.add("a")
+    world.do(world.fleet.drain("a", world.now))
+    world.run(OPTIONS.silence + 0.2)
+    assert (world.forgotten, set(world.owners.values())) == (["a"], {"b"})
+
+
+def test_a_rolling_restart_leaves_joined_hosts_alone() -> None:
+    world = machine(containers=6, hosts=2)
+    world.join("a")
+    world.run(3)
+    pids = dict(world.alive)
+    world.do(world.fleet.roll(world.now))
+    for _ in range(100):
+        world.run(0.1)
+        assert set(world.owners) == set(range(6))
+    assert {host for host, pid in world.alive.items() if pids[host] != pid} == {"host-0", "host-1"}
+
+
+def test_v11_a_stop_leaves_joined_hosts_and_what_they_serve_to_the_next_supervisor() -> None:
+    world = machine(containers=4, hosts=1)
+    world.join("a")
+    world.run(3)
+    kept = {index: host for index, host in world.owners.items() if host == "a"}
+    world.do(world.fleet.stop(world.now))
+    world.run(3)
+    assert (list(world.alive), world.owners) == (["a"], kept)
+
+
+def test_v8_a_container_that_crashes_joined_hosts_is_quarantined_and_the_others_go_on() -> None:
+    world = joined(4, "a", "b")
+    world.bad.add(1)
+    world.kill(world.owners[1])
+    while world.phase(1) is not AssignmentPhase.QUARANTINED:
+        for host in ("a", "b"):
+            if host not in world.alive:
+                world.join(host)
+        world.run(0.5)
+        assert world.now < 60
+    for host in {"a", "b"} - set(world.alive):
+        world.join(host)
+    world.run(3)
+    assert set(world.owners) == {0, 2, 3}
+
+
+# --- another supervisor ---------------------------------------------------------------------------
+
+
+def follow(world: Machine, *awaited: str) -> None:
+    """Another supervisor takes over, without hosts of its own."""
+    world.fleet = Fleet(len(world.epochs), [], OPTIONS, Random(1), world.now, awaited)
+    world.commands.clear()
+    world.forgotten.clear()
+
+
+def test_v4_the_next_supervisor_waits_for_joined_hosts_and_moves_nothing() -> None:
+    world = joined(4, "a", "b")
+    before = world.owners
+    follow(world, "a", "b")
+    world.run(OPTIONS.adoption + 1)
+    assert world.commands == [], "they have longer than hosts on its machine"
+    world.say_hello("a")
+    world.run(1)
+    assert world.commands == []
+    world.say_hello("b")
+    world.run(10)
+    assert (world.owners, world.commands) == (before, [])
+
+
+def test_v4_what_no_joined_host_reports_in_time_is_opened_and_nothing_else_moves() -> None:
+    world = joined(4, "a", "b")
+    kept = {index: host for index, host in world.owners.items() if host == "a"}
+    world.frozen.add("b")
+    follow(world, "a", "b")
+    world.say_hello("a")
+    world.run(OPTIONS.rejoin - 0.2)
+    assert world.commands == []
+    world.run(0.5)
+    assert set(world.owners.values()) == {"a"}
+    assert world.forgotten == ["b"]
+    opened = {each.index for each in world.commands if isinstance(each, OpenContainer)}
+    assert opened == set(range(4)) - set(kept)
+
+
+def test_v4_no_host_is_waited_for_longer_than_the_last_one_that_is_awaited() -> None:
+    world = joined(4, "a", "b")
+    world.frozen.add("b")
+    lost = {index for index, host in world.owners.items() if host == "b"}
+    world.run(OPTIONS.silence + 0.2)
+    follow(world, "a")
+    began = world.now
+    world.say_hello("a")
+    assert (set(world.owners), world.now - began) == (set(range(4)), 0), "nobody else can report anything"
+    assert lost
+
+
+def test_v7_a_late_supervisor_waits_for_joined_hosts_all_the_same() -> None:
+    world = joined(4, "a")
+    follow(world, "a")
+    world.now += 100
+    world.fleet.extend_deadlines(100)
+    world.do(world.fleet.tick(world.now))
+    assert world.forgotten == []
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["kill", "freeze", "resume", "run", "cut", "drain", "follow", "join"]),
+        st.sampled_from("abc"),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=4 * settings().max_examples, deadline=None)
+@given(STEPS)
+def test_after_any_failure_every_container_is_served_by_one_live_host_again(
+    steps: list[tuple[str, str]],
+) -> None:
+    world = machine(5, 0, attrs.evolve(OPTIONS, failovers_max=1000, crashes_max=1000))
+    for step, host in steps:
+        known = host in world.alive and host in world.fleet.hosts
+        if step == "join" and host not in world.alive:
+            world.join(host)
+        elif step == "kill" and host in world.alive:
+            world.kill(host)
+        elif step == "freeze" and host in world.alive:
+            world.frozen.add(host)
+        elif step == "resume" and host in world.alive:
+            world.resume(host)
+        elif step == "cut" and known:
+            world.do(world.fleet.disconnected(host, world.now))
+        elif step == "drain" and known:
+            world.do(world.fleet.drain(host, world.now))
+        elif step == "follow":
+            awaited = [each.id for each in world.fleet.hosts.values()]
+            world.fleet = Fleet(5, [], world.fleet.options, Random(1), world.now, awaited)
+            for other in sorted(set(world.alive) - world.frozen):
+                world.say_hello(other)
+        else:
+            world.run(1.5)
+    for host in sorted(world.frozen):
+        world.resume(host)
+    if not world.alive:
+        world.join("a")
+    # Whoever was forgotten finds its connection closed, and joins again.
+    for host in sorted(set(world.alive) - set(world.fleet.hosts)):
+        world.say_hello(host)
+    world.run(60)
+    if not world.alive:
+        world.join("a")
+        world.run(60)
+    assert set(world.owners) == set(range(5))
+    assert {assignment.index: assignment.host for assignment in world.fleet.assignments} == world.owners
+    assert max(loads(world)) - min(loads(world)) <= 1
