@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _WATCH_SECONDS = 1.0
-_HOST_COLUMNS = ("host", "phase", "pid", "containers", "lag", "storage", "starts", "last exit")
+_HOST_COLUMNS = ("host", "phase", "machine", "pid", "containers", "lag", "storage", "starts", "last exit")
 _CONTAINER_COLUMNS = ("container", "phase", "host", "epoch", "segments", "WAL", "unflushed", "reason")
-_LEAST_IMPORTANT = ("pid", "starts", "lag", "WAL", "epoch", "segments")
+_LEAST_IMPORTANT = ("pid", "machine", "starts", "lag", "WAL", "epoch", "segments")
 """The columns that a narrow terminal does without, in this order."""
 
 
@@ -162,7 +162,9 @@ def _unconfirmed(status: dict[str, Any]) -> list[RenderableType]:
 def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:
     held = ", ".join(map(str, host["containers"])) or "none"
     lag, health = f"{host['lag_seconds'] * 1000:.0f} ms", host["storage"]["state"]
-    return (host["id"], host["phase"], host["pid"], held, lag, health, host["starts"], host["last_exit"])
+    machine = f"{host['machine']}{' (joined)' if host['joined'] else ''}"
+    ends = (host["starts"], host["last_exit"])
+    return (host["id"], host["phase"], machine, host["pid"], held, lag, health, *ends)
 
 
 def _container_row(assignment: dict[str, Any]) -> tuple[Any, ...]:

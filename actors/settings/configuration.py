@@ -376,6 +376,13 @@ class ServerConfig(Value):
     host_port: int = _count(
         0, 0, 65_535, "The port of host-0; the other hosts take the next ones. 0 lets the system choose."
     )
+    control_port: int = _count(
+        0,
+        0,
+        65_535,
+        "The port on which the supervisor of a store in a bucket lets hosts of other machines join; 0 lets "
+        "the system choose.",
+    )
     advertise: str = _text(
         "",
         "The name or address under which clients reach this machine; empty means the one listened on. "

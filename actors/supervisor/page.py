@@ -19,6 +19,7 @@ _GOOD = "serving"
 _HOST_COLUMNS = (
     ("host", "id"),
     ("phase", "phase"),
+    ("machine", "machine"),
     ("pid", "pid"),
     ("containers", "containers"),
     ("lag, ms", "lag_ms"),
@@ -67,6 +68,7 @@ def _host_row(host: dict[str, Any]) -> dict[str, Any]:
     health = f"{storage['state']}: {storage['cause']}" if storage["cause"] else storage["state"]
     return {
         **host,
+        "machine": f"{host['machine']}{' (joined)' if host['joined'] else ''}",
         "lag_ms": round(host["lag_seconds"] * 1000),
         "containers": len(host["containers"]),
         "storage": health,

@@ -22,6 +22,7 @@ import anyio.abc
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument, shown
+from ...storage_backends.base.world import World
 from ...storage_backends.files.local import LocalFiles
 from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
 from ..folder.paths import StoreFolder, live_owners
@@ -40,13 +41,19 @@ from ..telemetry.opentelemetry import tracing_of_process
 from ..telemetry.printable import printable
 from .admin import LIMITS, make_admin_app
 from .control.channel import control_path
+from .control.record import ControlRecord
 from .fleet import FleetOptions
+from .hosts import is_own_id, own_id
+from .joins import Joins, joined_before
 from .served_store import ServedStore, StoreAsked, check_place, open_served
 from .supervisor import Supervisor, SupervisorOptions
 from .term import Term, claim_term
 
 _log = get_logger("service")
 _SETTLE_SECONDS = 30.0
+_REJOIN_SECONDS = 5.0
+"""For which a supervisor waits at least for hosts that had joined the one before: they look into the bucket
+each second, and ask it for what they serve."""
 _PORT_MAX = 65_535
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 
@@ -145,6 +152,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     # First of all: a port in use is reported before anything is locked or created.
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
+        _check_control_port(options, listener.getsockname()[0])
         files, world = LocalFiles(), system_world()
         if isinstance(options.store.place, StoreFolder):
             await finish_restore(files, options.store.place)
@@ -157,7 +165,8 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
             ) as term,
         ):
             orphans = await _find_orphans(files, options.store)
-            supervisor = _make_supervisor(options, served_store, term, orphans)
+            joins, awaited = await _open_joins(options, served_store, term, listener.getsockname()[0], world)
+            supervisor = _make_supervisor(options, served_store, term, orphans, joins, awaited)
             tracing = tracing_of_process(SUPERVISOR)
             facts = {
                 "store": served_store.identity.store_id.hex(),
@@ -211,11 +220,12 @@ async def _find_orphans(files: LocalFiles, store: StoreAsked) -> dict[str, Owner
         raise InvalidArgument(
             describe_opening(store.shown, others, take_over="--take-over", use_service="stop it")
         )
-    # A file from another machine names a process there: the same number is some other process here.
+    # A file from another machine names a process there: the same number is some other process here. Hosts
+    # that joined are no supervisor's own.
     return {
         owner.role: _verified(owner, store.local)
         for owner in owners
-        if owner.role not in ("", SUPERVISOR) and owner.host == socket.gethostname()
+        if is_own_id(owner.role) and owner.host == socket.gethostname()
     }
 
 
@@ -227,11 +237,46 @@ def _verified(owner: Owner, folder: StoreFolder) -> Owner:
     )
 
 
+def _check_control_port(options: ServiceOptions, address: str) -> None:
+    """Raises ``ConfigError`` if hosts could not join at the configured port."""
+    port = options.config.server.control_port
+    if port and not isinstance(options.store.place, StoreFolder):
+        bind(address, port, "the setting server.control_port").close()
+
+
+async def _open_joins(
+    options: ServiceOptions, store: ServedStore, term: Term, address: str, world: World
+) -> tuple[Joins | None, Sequence[str]]:
+    """Where hosts of other machines join, and those that had joined the supervisor before: none if the store
+    is in a data folder, which only this machine has."""
+    if isinstance(options.store.place, StoreFolder):
+        return None, ()
+
+    awaited = await joined_before(store.coordination)
+    port = options.config.server.control_port
+    listener = await anyio.create_tcp_listener(local_host=address, local_port=port)
+    record = ControlRecord(
+        term.number,
+        # Two ids: each has 122 bits of the system's randomness.
+        world.id_bytes() + world.id_bytes(),
+        advertised_name(options.config.server.advertise) or address,
+        listener.extra(anyio.abc.SocketAttribute.local_port),  # noqa: S610 - not Django's
+        socket.gethostname(),
+        awaited,
+    )
+    return Joins(store.coordination, listener, record, world.new_id), awaited
+
+
 def _make_supervisor(
-    options: ServiceOptions, store: ServedStore, term: Term, orphans: dict[str, Owner]
+    options: ServiceOptions,
+    store: ServedStore,
+    term: Term,
+    orphans: dict[str, Owner],
+    joins: Joins | None,
+    awaited: Sequence[str],
 ) -> Supervisor:
     server, store_id = options.config.server, store.identity.store_id
-    control = control_path(store_id, options.store.local.path, os.environ)
+    control = control_path(store_id, options.store.local.path, os.environ) if options.hosts else ""
     return Supervisor(
         store.identity.containers,
         _hosts(options),
@@ -247,6 +292,8 @@ def _make_supervisor(
         ),
         random=system_world().random,
         requests=store.requests,
+        joins=joins,
+        awaited=awaited,
     )
 
 
@@ -260,7 +307,7 @@ async def _check_ports_free(files: LocalFiles, options: ServiceOptions) -> None:
 
 
 def _hosts(options: ServiceOptions) -> list[str]:
-    return [f"host-{index}" for index in range(options.hosts)]
+    return [own_id(index) for index in range(options.hosts)]
 
 
 def _host_port(server: ServerConfig, host: str) -> int:
@@ -275,6 +322,7 @@ def fleet_options(server: ServerConfig) -> FleetOptions:
         start_limit=server.start_limit,
         drain_limit=server.drain_limit,
         adoption=server.adoption,
+        rejoin=max(server.adoption, _REJOIN_SECONDS),
         restart=Backoff(first=server.restart_backoff, maximum=server.restart_backoff_max),
         exits_max=server.restarts,
         exits_period=server.restart_period,

@@ -250,6 +250,8 @@ class View:
             "pid": host.pid,
             "phase": host.phase.value,
             "url": host.url,
+            "machine": host.machine,
+            "joined": host.joined,
             "lag_seconds": round(host.lag, 4),
             "phase_seconds": max(0.0, round(self.now - host.since, 3)),
             "containers": self._held(host),

@@ -1,8 +1,9 @@
 """The supervisor: reports to the fleet what happens to processes and connections, and executes the commands
 that it returns.
 
-Owns: the host processes, their connections, the timers, the version of the container map. Does not own: any
-decision (``fleet.py``), the form of messages (``control/``), HTTP (``admin.py``).
+Owns: its own host processes, the connections of all hosts, the timers, the version of the container map.
+Does not own: any decision (``fleet.py``), the form of messages (``control/``), HTTP (``admin.py``), the port
+and the record for hosts that join (``joins.py``).
 
 Every event goes through ``_execute``: its commands are executed in order in one synchronous step, so events
 never interleave. A host's exit is seen from its process, a lost connection from the socket, a frozen host
@@ -11,7 +12,7 @@ do not count as a host's silence (rule V7).
 
 Stop (rule V10): the hosts are ordered to drain; ``run`` returns when the last process has ended.
 Cancellation, and the end of a superseded supervisor: the hosts go on serving until the next supervisor finds
-them (rule V4). A crash is the same.
+them (rule V4). A crash is the same. Hosts that joined go on after a stop too (rule V11).
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from random import Random
 
 import anyio
@@ -36,7 +39,15 @@ from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
 from ..kernel.loop_lag import LoopLag
 from ..telemetry.logging import get_logger
 from .assignment import AssignmentPhase
-from .commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
+from .commands import (
+    CloseContainer,
+    Command,
+    DrainHost,
+    ForgetHost,
+    KillHost,
+    OpenContainer,
+    SpawnHost,
+)
 from .control.channel import Connection, listen
 from .control.messages import (
     VERSION,
@@ -54,10 +65,12 @@ from .control.messages import (
     Owners,
     ProtocolError,
     Refuse,
+    Unanswered,
     Welcome,
 )
 from .fleet import Fleet, FleetOptions
 from .hosts import HostPhase
+from .joins import Joins
 from .processes import HostProcess, spawn
 from .statistics import (
     FailoverTimes,
@@ -75,6 +88,8 @@ _EXIT_FIRST = 0.05
 """Seconds that a lost connection waits for its process to end: a dying process loses its connection first."""
 _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""
+GREETING_SECONDS = 0.5
+"""Between two messages to a host that joined, by which it knows that this supervisor is there."""
 _LATE = 0.02
 """Seconds that the supervisor may be late without extending the hosts' deadlines."""
 
@@ -83,7 +98,7 @@ _LATE = 0.02
 class SupervisorOptions:
     fleet: FleetOptions
     control: str
-    """The path of the control socket."""
+    """The path of the control socket; empty without hosts of its own."""
     heartbeat: float = 0.1
     """Seconds between a host's heartbeats."""
     orphan_grace: float = 60
@@ -104,17 +119,21 @@ class Supervisor:
         options: SupervisorOptions,
         random: Random,
         requests: S3RequestCounts | None = None,
+        joins: Joins | None = None,
+        awaited: Sequence[str] = (),
     ) -> None:
         """``command(host)``: the command line that starts a host. ``orphans``: an earlier supervisor's hosts
-        that still run. ``requests`` counts those that the term makes to a bucket."""
+        that still run. ``requests`` counts those that the term makes to a bucket. ``joins``: where hosts of
+        other machines join; ``awaited`` are those that had joined before."""
         self._control = options.control
         self._command = command
         self._term = term
         self._orphans = orphans
         self._options = options
         self._requests = requests
-        self.fleet = Fleet(containers, hosts, options.fleet, random, anyio.current_time())
-        self.facts = {host: HostFacts() for host in hosts}
+        self._joins = joins
+        self.fleet = Fleet(containers, hosts, options.fleet, random, anyio.current_time(), awaited)
+        self.facts = {host: HostFacts() for host in self.fleet.hosts}
         self.failover_times = FailoverTimes()
         self.map_version = 1
         self.changed = anyio.Event()
@@ -141,9 +160,17 @@ class Supervisor:
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Supervise until ``stop`` has ended every host. Raises ``NotOwner`` if a later supervisor took
         over."""
-        listener = await listen(self._control)
-        async with listener, anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(listener.serve, self._serve)
+        listener = await listen(self._control) if self._control else None
+        async with AsyncExitStack() as opened:
+            if listener is not None:
+                await opened.enter_async_context(listener)
+            self._tasks = await opened.enter_async_context(anyio.create_task_group())
+            if listener is not None:
+                self._tasks.start_soon(listener.serve, self._serve)
+            if self._joins is not None:
+                self._tasks.start_soon(self._joins.serve, partial(self._serve, joins=self._joins))
+                self._tasks.start_soon(self._joins.publish)
+                self._tasks.start_soon(self._greet_joined)
             self._tasks.start_soon(self._run_timers)
             self._tasks.start_soon(self._loop_lag.watch)
             self._tasks.start_soon(self._check_term)
@@ -155,9 +182,10 @@ class Supervisor:
             self._tasks.cancel_scope.cancel()
         if self._superseded is not None:
             raise superseded(self._term.number, self._superseded)
-        with suppress(FileNotFoundError):
-            # Not after a later supervisor took over, whose socket has the same path.
-            os.unlink(self._control)
+        if self._control:
+            with suppress(FileNotFoundError):
+                # Not after a later supervisor took over, whose socket has the same path.
+                os.unlink(self._control)
 
     def _begin(self) -> None:
         now = anyio.current_time()
@@ -173,7 +201,7 @@ class Supervisor:
             return
 
         for host in self.fleet.hosts.values():
-            if host.id not in self._processes and host.id not in unverified:
+            if host.id not in self._processes and host.id not in unverified:  # joined ones have none to start
                 host.start_due = now  # No process of it is left that could connect.
         self._execute(self.fleet.tick(now))
 
@@ -271,6 +299,10 @@ class Supervisor:
         self._execute(self.fleet.drain(host, self._now()))
 
     def start(self, host: str) -> None:
+        """Raises ``Conflict`` if it joined."""
+        found = self.fleet.hosts[self._checked_host(host)]
+        if found.joined:
+            raise Conflict(f"{host} joined from {found.machine}: only there can it be started")
         self._execute(self.fleet.start(self._checked_host(host), self._now()))
 
     def roll(self) -> None:
@@ -312,6 +344,11 @@ class Supervisor:
             case KillHost(host, pid):
                 for process in [each for each in self._watched if each.pid == pid]:
                     process.kill()
+            case ForgetHost(host):
+                self.facts.pop(host, None)
+                # V11: it finds that, and joins again.
+                if (connection := self._connections.pop(host, None)) is not None:
+                    connection.close()
             case DrainHost(host):
                 self._send(host, Drain(term))
             case OpenContainer(host, index, request):
@@ -340,6 +377,8 @@ class Supervisor:
             changed.set()
             for host in self._connections:
                 self._send(host, Owners(owners(self.fleet)))
+        if self._joins is not None:
+            self._joins.note([host.id for host in self.fleet.hosts.values() if host.joined])
         if self.is_settled:
             self._settled.set()
 
@@ -395,13 +434,17 @@ class Supervisor:
 
     # --- connections -----------------------------------------------------------------------------
 
-    async def _serve(self, stream: anyio.abc.SocketStream) -> None:
+    async def _serve(self, stream: anyio.abc.SocketStream, joins: Joins | None = None) -> None:
+        """One connection, from a host of its own or, with ``joins``, from one that joins."""
         connection = Connection(stream)
         async with stream, anyio.create_task_group() as tasks:
             tasks.start_soon(connection.write)
             try:
                 with connection.scope:
-                    await self._talk(connection)
+                    if joins is None or await joins.prove(connection):
+                        await self._talk(connection, joined=joins is not None)
+            except Unanswered as error:
+                _log.warning("connection_closed", reason=str(error))
             except ProtocolError as error:
                 _log.warning("connection_refused", reason=str(error))
                 connection.send(Refuse(str(error)))
@@ -411,13 +454,14 @@ class Supervisor:
                 await connection.written.wait()
             tasks.cancel_scope.cancel()
 
-    async def _talk(self, connection: Connection) -> None:
+    async def _talk(self, connection: Connection, *, joined: bool) -> None:
         hello = await connection.hello()
         if hello is None:
             return
 
-        self._admit(hello, connection.peer)
+        self._admit(hello, connection.peer, joined=joined)
         host = hello.host
+        self.facts.setdefault(host, HostFacts())
         earlier = self._connections.get(host)
         # Replaced before the earlier connection is closed, whose end would otherwise count as the loss of
         # this host.
@@ -425,13 +469,28 @@ class Supervisor:
         if earlier is not None:
             earlier.close()
         # The first message: a host obeys nothing before its welcome.
-        connection.send(Welcome(self._term.number, self._options.heartbeat, self._options.orphan_grace))
+        connection.send(self._welcome())
         connection.send(Owners(owners(self.fleet)))
-        self._execute(self.fleet.hello(host, hello.pid, hello.url, hello.served, self._now()))
-        if self.fleet.hosts[host].exit_ordered:
+        # What it has is not in the message if it is a child of an earlier version.
+        machine = hello.machine if joined else socket.gethostname()
+        commands = self.fleet.hello(
+            host,
+            hello.pid,
+            hello.url,
+            hello.served,
+            self._now(),
+            joined=joined,
+            instance=hello.instance,
+            machine=machine,
+        )
+        self._execute(commands)
+        if host in self.fleet.hosts and self.fleet.hosts[host].exit_ordered:
             connection.send(Drain(self._term.number))  # The order went to the connection before.
         try:
             while (message := await connection.receive()) is not None:
+                # A joined host that was forgotten meanwhile is none any more.
+                if self._connections.get(host) is not connection:
+                    return
                 self._handle(host, message)
         finally:
             if self._connections.get(host) is connection:
@@ -439,21 +498,27 @@ class Supervisor:
                 assert self._tasks is not None
                 self._tasks.start_soon(self._lose_connection, host)
 
-    def _admit(self, hello: Hello, peer: int) -> None:
+    def _welcome(self) -> Welcome:
+        return Welcome(self._term.number, self._options.heartbeat, self._options.orphan_grace)
+
+    def _admit(self, hello: Hello, peer: int, *, joined: bool) -> None:
         """Raise ``ProtocolError`` unless the host may connect. ``peer``: the process at the other end as the
         system reports it, 0 if unknown."""
         if hello.term > self._term.number:
             # V1: the hosts are left to the supervisor with the higher term.
             self._superseded = hello.term
             self._all_ended.set()
-            raise ProtocolError(f"a supervisor with the higher term {hello.term} was here")
+            raise Unanswered(f"a supervisor with the higher term {hello.term} was here")
         # A host of another build that speaks the same version is kept: it serves on through an upgrade.
         if hello.version != VERSION:
             raise ProtocolError(
                 f"the host speaks version {hello.version} of the control protocol, the supervisor {VERSION}"
             )
-        if hello.host not in self.fleet.hosts:
-            raise ProtocolError(f"no host {hello.host!r}: the hosts are {', '.join(self.fleet.hosts)}")
+        if refusal := self.fleet.refusal(hello.host, hello.instance, joined=joined):
+            raise ProtocolError(refusal)
+        if joined:
+            _log.info("host_joined", host=hello.host, machine=hello.machine, pid=hello.pid, url=hello.url)
+            return
 
         known = self._processes.get(hello.host)
         if known is None:
@@ -512,9 +577,20 @@ class Supervisor:
             with anyio.move_on_after(_EXIT_FIRST):
                 await process.ended.wait()
                 return
-        if host not in self._connections and self.fleet.hosts[host].phase is HostPhase.SERVING:
-            _log.warning("host_disconnected", host=host)
+        found = self.fleet.hosts.get(host)
+        if host not in self._connections and found is not None:
+            if found.phase is HostPhase.SERVING:
+                _log.warning("host_disconnected", host=host)
             self._execute(self.fleet.disconnected(host, self._now()))
+
+    async def _greet_joined(self) -> None:
+        """V4: a host on another machine may not see that its supervisor is gone, and looks for the next one
+        when it hears nothing."""
+        while True:
+            await anyio.sleep(GREETING_SECONDS)
+            for host in self.fleet.hosts.values():
+                if host.joined and (connection := self._connections.get(host.id)) is not None:
+                    connection.send(self._welcome())
 
     # --- time ------------------------------------------------------------------------------------
 

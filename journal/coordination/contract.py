@@ -20,8 +20,8 @@ import anyio
 from ...storage_backends.base.errors import Unavailable
 
 RECORD_BYTES_MAX = 8 << 10
-IDENTITY, TERM = "store", "term"
-"""The records of a store: its identity, and the supervisor's term."""
+IDENTITY, TERM, CONTROL = "store", "term", "control"
+"""The records of a store: its identity, the supervisor's term, and in a bucket where hosts join."""
 SUPERVISOR = "supervisor"
 """The lease of the supervisor."""
 

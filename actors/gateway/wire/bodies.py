@@ -492,6 +492,9 @@ class HostReport(Struct, frozen=True):
     storage: ReportedStorage
     starts: Number
     last_exit: str | None
+    machine: str = ""
+    joined: bool = False
+    """Whether it is none of the supervisor's own processes."""
 
 
 class ContainerReport(Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The control socket: its path, who may use it, and one connection on it from the supervisor's side.
+"""The control socket: its path, who may use it, and one connection on it, or on the TCP port for hosts that
+join, from the supervisor's side.
 
 The path follows from the store and its folder, so that a supervisor's hosts find the next one (rule V4). A
 connection whose host does not read fills its bounded queue and is closed; one without a timely hello is
@@ -24,7 +25,19 @@ from ....storage_backends.base.errors import Unavailable
 from ....storage_backends.base.os_errors import explain
 from ....storage_backends.files.local_lock import lock_file
 from ....storage_backends.files.modes import make_folders
-from .messages import Hello, Lines, Message, Order, ProtocolError, encode
+from .messages import (
+    LINE_BYTES_MAX,
+    Challenge,
+    Hello,
+    Lines,
+    Message,
+    Order,
+    Proof,
+    ProtocolError,
+    Unanswered,
+    encode,
+)
+from .proof import PROOF_BYTES_MAX, confirm_proof
 
 _PATH_BYTES_MAX = 103
 """The most bytes of a socket's path; Linux takes 4 more."""
@@ -93,7 +106,7 @@ def remove_left_sockets(folder: str) -> None:
 
 def peer_pid(connection: socket.socket) -> int:
     """The process at the other end; 0 where the system does not report it."""
-    if not hasattr(socket, "SO_PEERCRED"):
+    if not hasattr(socket, "SO_PEERCRED") or connection.family != socket.AF_UNIX:
         return 0
 
     pid, _, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
@@ -150,6 +163,23 @@ class Connection:
         self._scope = anyio.CancelScope()
         self.written = anyio.Event()
         """Set when all is written after ``finish``, or when the connection broke."""
+
+    async def prove(self, secret: bytes, nonce: str) -> bool:
+        """Have the other side prove that it knows ``secret``, and prove the same to it (rule V12). ``nonce``
+        was never used. Returns False if the other side only tried whether somebody listens. Raises
+        ``Unanswered`` if there is no proof in time, because the record may have been an earlier one."""
+        challenge = Challenge(nonce)
+        self.send(challenge)
+        self._lines.limit = PROOF_BYTES_MAX
+        with anyio.move_on_after(HELLO_SECONDS):
+            message = await self.receive()
+            if message is None:
+                return False
+            if isinstance(message, Proof) and (proved := confirm_proof(secret, challenge, message)):
+                self._lines.limit = LINE_BYTES_MAX
+                self.send(proved)
+                return True
+        raise Unanswered("there was no proof that the other side has read this supervisor's record")
 
     async def hello(self) -> Hello | None:
         """Return the first message; None if the other side only tried whether somebody listens. Raises

@@ -1,10 +1,10 @@
 """The messages between the supervisor and its hosts, as JSON lines. No I/O.
 
-A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``. Then orders go one
-way; answers, events and heartbeats the other. Each line is a JSON object with its ``type``. Unknown fields
-are ignored, so that a newer side may add some; an unknown type, a missing field or a line above the limit
-ends the connection. The version changes when an older reader would misunderstand. Orders carry the
-supervisor's term: a host obeys the highest it has seen and none below.
+A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``; over TCP with a proof
+before that (``proof.py``). Then orders go one way; answers, events and heartbeats the other. Each line is a
+JSON object with its ``type``. Unknown fields are ignored, so that a newer side may add some; an unknown type,
+a missing field or a line above the limit ends the connection. The version changes when an older reader would
+misunderstand. Orders carry the supervisor's term: a host obeys the highest it has seen and none below.
 """
 
 from __future__ import annotations
@@ -29,6 +29,35 @@ class ProtocolError(TierlogError):
     code = "protocol"
 
 
+class Unanswered(ProtocolError):
+    """A refusal without an answer: the other side looks for another supervisor."""
+
+
+# --- before a host that joins says hello --------------------------------------------------------
+
+
+@attrs.frozen
+class Challenge:
+    """From the supervisor."""
+
+    nonce: str
+
+
+@attrs.frozen
+class Proof:
+    """From the host."""
+
+    nonce: str
+    mac: str
+
+
+@attrs.frozen
+class Proved:
+    """From the supervisor: the host is known, and knows by this that the supervisor is."""
+
+    mac: str
+
+
 # --- from a host --------------------------------------------------------------------------------
 
 
@@ -43,6 +72,10 @@ class Hello:
     term: int
     """The highest supervisor's term it has seen."""
     version: int = VERSION
+    machine: str = ""
+    """Where it runs, for people."""
+    instance: str = ""
+    """Identifies its process among all that join with its id."""
 
 
 @attrs.frozen
@@ -142,13 +175,16 @@ class Owners:
     urls: Mapping[int, str]
 
 
-Report = Hello | Heartbeat | Opened | Failed | Closed | Fenced | Ended
-Order = Welcome | Refuse | Open | Close | Drain | Owners
+Report = Proof | Hello | Heartbeat | Opened | Failed | Closed | Fenced | Ended
+Order = Challenge | Proved | Welcome | Refuse | Open | Close | Drain | Owners
 Message = Report | Order
 
 _TYPES: Mapping[str, type] = {
     kind.__name__.lower(): kind
     for kind in (
+        Challenge,
+        Proof,
+        Proved,
         Hello,
         Heartbeat,
         Opened,
@@ -192,9 +228,10 @@ def decode(line: bytes) -> Message:
 
 
 class Lines:
-    """Splits received bytes into messages."""
+    """Splits received bytes into messages, whose lines have ``limit`` bytes at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = LINE_BYTES_MAX) -> None:
+        self.limit = limit
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
@@ -204,7 +241,7 @@ class Lines:
         *lines, rest = bytes(self._rest).split(b"\n") if b"\n" in data else (bytes(self._rest),)
         self._rest = bytearray(rest)
         # The bound comes before JSON, which takes several times the memory of its text.
-        if len(rest) > LINE_BYTES_MAX or any(len(line) > LINE_BYTES_MAX for line in lines):
-            raise ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes on a control connection")
+        if len(rest) > self.limit or any(len(line) > self.limit for line in lines):
+            raise ProtocolError(f"a line of more than {self.limit} bytes on a control connection")
 
         return [decode(line) for line in lines]

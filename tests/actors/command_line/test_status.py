@@ -32,6 +32,8 @@ STATUS: dict[str, Any] = {
             "storage": {"state": "healthy", "cause": ""},
             "starts": 1,
             "last_exit": "",
+            "machine": "node-a",
+            "joined": number == 1,
         }
         for number in range(2)
     ],
@@ -70,6 +72,11 @@ def test_the_tables_fit_a_narrow_terminal_and_keep_phase_host_and_the_whole_reas
     table = table[: table.index("")]
     reason = "".join(line[head.index("reason") :].rstrip() for line in table[1:])
     assert reason.replace(" ", "") == REASON.replace(" ", "")
+
+
+def test_v11_hosts_that_joined_are_shown_with_their_machines() -> None:
+    rows = [line.split()[:4] for line in lines(200) if line.startswith("host-")]
+    assert [row[2:] for row in rows] == [["node-a", "123456"], ["node-a", "(joined)"]]
 
 
 def test_the_requests_to_a_bucket_are_shown_by_their_kind() -> None:
@@ -115,6 +122,6 @@ def test_v4_the_status_of_a_service_of_an_earlier_version_is_shown(run: Run) -> 
 def test_a_wide_terminal_shows_every_column_on_one_line_each() -> None:
     shown = lines(200)
 
-    every = "host phase pid containers lag storage starts last exit"
+    every = "host phase machine pid containers lag storage starts last exit"
     assert any(" ".join(line.split()) == every for line in shown)
     assert any(line.rstrip().endswith(REASON) for line in shown)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tierlog.actors.supervisor.control.messages import (
     LINE_BYTES_MAX,
+    Challenge,
     Close,
     Closed,
     Drain,
@@ -23,7 +24,9 @@ from tierlog.actors.supervisor.control.messages import (
     Open,
     Opened,
     Owners,
+    Proof,
     ProtocolError,
+    Proved,
     Refuse,
     Welcome,
     decode,
@@ -31,7 +34,11 @@ from tierlog.actors.supervisor.control.messages import (
 )
 
 MESSAGES: list[Message] = [
+    Challenge("0a" * 16),
+    Proof("0a" * 16, "1b" * 32),
+    Proved("2c" * 32),
     Hello("host-1", 4711, "http://127.0.0.1:9001", {0: 3, 7: 12}, 5),
+    Hello("a", 4711, "http://127.0.0.1:9001", {}, 5, machine="node-a", instance="0a" * 16),
     Heartbeat(9, 0.002, {"containers": [{"container": 0, "state": "active"}]}),
     Opened(1, 2, 3),
     Failed(1, 2, "corrupt", "wal/0001/x at 512: broken\nframe"),

@@ -1,0 +1,104 @@
+"""The supervisor's side of joining: the TCP port on which hosts of other machines connect, and the record
+that tells them of it (rules V11 and V12).
+
+The record is put before the first host can join, again whenever the set of joined hosts changes, and never
+over one with a higher term. Crash: it is as before or as after (rule D1); hosts of a supervisor that is gone
+find its successor's in its place. Cancellation leaves a put that is under way to the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+
+import anyio
+import anyio.abc
+import attrs
+
+from ...journal.coordination.contract import CONTROL, Coordination
+from ...storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable, Unsupported
+from ..telemetry.logging import get_logger
+from .control.channel import Connection
+from .control.record import ControlRecord, decode_control, encode_control
+from .term import superseded
+
+_log = get_logger("supervisor")
+_RETRY_SECONDS = 1.0
+"""The pause after a record that could not be put."""
+UNPROVEN_MAX = 64
+"""Connections at a time that have not proven themselves; others are closed."""
+
+
+async def joined_before(coordination: Coordination) -> tuple[str, ...]:
+    """The hosts that had joined the last supervisor."""
+    found = await coordination.load(CONTROL)
+    return () if found is None else decode_control(found.data, coordination.place(CONTROL)).hosts
+
+
+class Joins:
+    def __init__(
+        self,
+        coordination: Coordination,
+        listener: anyio.abc.Listener[anyio.abc.SocketStream],
+        record: ControlRecord,
+        new_nonce: Callable[[], str],
+    ) -> None:
+        """``record``: what is put first; its hosts are those that are awaited."""
+        self._coordination = coordination
+        self._listener = listener
+        self._record = record
+        self._new_nonce = new_nonce
+        self._changed = anyio.Event()
+        self._unproven = 0
+
+    async def serve(self, talk: Callable[[anyio.abc.SocketStream], Awaitable[None]]) -> None:
+        """Accept connections, and ``talk`` on each of them: ``prove`` comes first."""
+
+        async def admit(stream: anyio.abc.SocketStream) -> None:
+            if self._unproven < UNPROVEN_MAX:
+                await talk(stream)
+            else:
+                await stream.aclose()
+
+        async with self._listener:
+            await self._listener.serve(admit)
+
+    async def prove(self, connection: Connection) -> bool:
+        """As ``Connection.prove``."""
+        self._unproven += 1
+        try:
+            return await connection.prove(self._record.secret, self._new_nonce())
+        finally:
+            self._unproven -= 1
+
+    def note(self, hosts: Collection[str]) -> None:
+        """These have joined; the record follows."""
+        names = tuple(sorted(hosts))
+        if names != self._record.hosts:
+            self._record = attrs.evolve(self._record, hosts=names)
+            self._changed.set()
+
+    async def publish(self) -> None:
+        """Keep the record up to date. Raises ``NotOwner`` if there is one with a higher term."""
+        while True:
+            # Before it is put: what changes meanwhile is put next.
+            self._changed = anyio.Event()
+            try:
+                await self._put(self._record)
+            except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
+                _log.warning("control_record_not_put", reason=str(error))
+                await anyio.sleep(_RETRY_SECONDS)
+                continue
+            await self._changed.wait()
+
+    async def _put(self, record: ControlRecord) -> None:
+        data = encode_control(record)
+        while True:
+            found = await self._coordination.load(CONTROL)
+            if found is not None:
+                other = decode_control(found.data, self._coordination.place(CONTROL))
+                # V1: never over a later supervisor's.
+                if other.term > record.term:
+                    raise superseded(record.term, other.term)
+            if await self._coordination.compare_and_set(CONTROL, data, found.version if found else ""):
+                _log.info("control_record_put", address=record.address, port=record.port, hosts=record.hosts)
+                return

@@ -1,0 +1,258 @@
+"""Hosts of other machines join over TCP: they find the supervisor by its record, and both sides prove that
+they have read it (rules V1, V11 and V12)."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from support.http_server import until
+from support.joining import coordination_in, hello, joinable
+from support.memory_objects import Bucket
+from support.patience import scaled
+from tierlog.actors.supervisor import joins, supervisor
+from tierlog.actors.supervisor.control import channel
+from tierlog.actors.supervisor.control.messages import (
+    Challenge,
+    Closed,
+    Drain,
+    Heartbeat,
+    Open,
+    Opened,
+    Owners,
+    Refuse,
+    Welcome,
+)
+from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
+from tierlog.actors.supervisor.fleet import FleetOptions
+from tierlog.actors.supervisor.hosts import HostPhase
+from tierlog.actors.supervisor.joins import joined_before
+from tierlog.actors.supervisor.supervisor import Supervisor
+from tierlog.journal.coordination.contract import CONTROL
+from tierlog.storage_backends.base.errors import NotOwner
+
+pytestmark = pytest.mark.anyio
+WRONG = b"w" * 32
+
+
+def phase(found: Supervisor, host: str) -> HostPhase | None:
+    return found.fleet.hosts[host].phase if host in found.fleet.hosts else None
+
+
+async def test_a_host_that_proved_itself_is_welcomed_and_gets_orders() -> None:
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a"))
+            welcome = await line.receive()
+            assert isinstance(welcome, Welcome)
+            assert welcome.term == 1
+            assert isinstance(await line.receive(), Owners)
+            for index in range(2):
+                order = await line.receive()
+                assert isinstance(order, Open)
+                await line.send(Opened(index, order.request, 1))
+            await until(lambda: found.supervisor.is_ready)
+            [host] = found.supervisor.view().document()["hosts"]
+            assert (host["id"], host["machine"], host["joined"]) == ("a", "machine-of-a", True)
+
+
+async def test_v12_a_connection_without_the_secret_ends_without_an_answer() -> None:
+    """A host that read the record of a supervisor that is gone looks for the next one."""
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert not await line.prove(WRONG)
+            assert await line.receive() is None
+        assert not found.supervisor.fleet.hosts
+
+
+@pytest.mark.parametrize("first", [Heartbeat(1, 0.0), hello("a")])
+async def test_v12_whatever_comes_in_place_of_a_proof_is_no_message_of_a_host(first: Heartbeat) -> None:
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            await line.send(first)
+            assert isinstance(await line.receive(), Challenge)
+            assert await line.receive() is None
+        assert not found.supervisor.fleet.hosts
+
+
+async def test_v12_what_comes_before_the_proof_is_bounded() -> None:
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert isinstance(await line.receive(), Challenge)
+            await line.stream.send(b"x" * 2000)
+            refusal = await line.receive()
+            assert refusal is None or isinstance(refusal, Refuse)
+            assert await line.receive() is None
+
+
+async def test_v12_the_time_before_the_proof_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "HELLO_SECONDS", 0.05)
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert isinstance(await line.receive(), Challenge)
+            with anyio.fail_after(scaled(10)):
+                assert await line.receive() is None
+
+
+async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joins, "UNPROVEN_MAX", 2)
+    async with joinable(Bucket()) as found:
+        idle = [await found.connect() for _ in range(2)]
+        for line in idle:
+            assert isinstance(await line.receive(), Challenge)
+        late = await found.connect()
+        async with late.stream:
+            assert await late.receive() is None
+        await idle[0].stream.aclose()
+
+        async def can_join() -> bool:
+            line = await found.connect()
+            async with line.stream:
+                return isinstance(await line.receive(), Challenge)
+
+        with anyio.fail_after(scaled(10)):
+            while not await can_join():
+                await anyio.sleep(0.01)
+        await idle[1].stream.aclose()
+
+
+async def test_v11_a_second_process_with_a_living_hosts_id_is_refused() -> None:
+    async with joinable(Bucket()) as found:
+        secret = (await found.record()).secret
+        first, second = await found.connect(), await found.connect()
+        async with first.stream, second.stream:
+            for line, instance in ((first, "1"), (second, "2")):
+                assert await line.prove(secret)
+                await line.send(hello("a", instance))
+            refusal = await second.receive()
+            assert isinstance(refusal, Refuse)
+            assert "process 7 on machine-of-a is a now, and alive" in refusal.reason
+            assert isinstance(await first.receive(), Welcome)
+        await until(lambda: phase(found.supervisor, "a") is HostPhase.SILENT)
+
+
+async def test_v11_the_same_process_replaces_its_own_connection() -> None:
+    async with joinable(Bucket()) as found:
+        secret = (await found.record()).secret
+        first, second = await found.connect(), await found.connect()
+        async with second.stream:
+            async with first.stream:
+                for line in (first, second):
+                    assert await line.prove(secret)
+                    await line.send(hello("a"))
+                    assert isinstance(await line.receive(), Welcome)
+                while await first.receive() is not None:
+                    continue
+            assert phase(found.supervisor, "a") is HostPhase.SERVING
+
+
+async def test_v4_a_joined_host_hears_of_its_supervisor_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "GREETING_SECONDS", 0.01)
+    async with joinable(Bucket(), containers=1) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a"))
+            received = [await line.receive() for _ in range(5)]
+            assert [type(each) for each in received].count(Welcome) >= 2
+
+
+async def test_v11_the_record_names_the_hosts_that_joined_for_the_next_supervisor() -> None:
+    bucket = Bucket()
+    async with joinable(bucket) as found:
+        secret = (await found.record()).secret
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove(secret)
+            await line.send(hello("a"))
+            with anyio.fail_after(scaled(10)):
+                while await joined_before(coordination_in(bucket)) != ("a",):
+                    await anyio.sleep(0.01)
+            assert (await found.record()).secret == secret
+            found.supervisor.drain("a")
+            while not isinstance(await line.receive(), Drain):
+                continue
+        with anyio.fail_after(scaled(10)):
+            while await joined_before(coordination_in(bucket)) != ():
+                await anyio.sleep(0.01)
+
+
+async def test_v4_hosts_that_joined_the_supervisor_before_are_awaited() -> None:
+    bucket = Bucket()
+    async with joinable(bucket, term=2, awaited=["a", "b"]) as found:
+        assert (await found.record()).hosts == ("a", "b")
+        assert phase(found.supervisor, "b") is HostPhase.DOWN
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a", served={0: 4}))
+            await until(lambda: phase(found.supervisor, "a") is HostPhase.SERVING)
+            [first, second] = found.supervisor.fleet.assignments
+            assert (first.host, first.epoch, second.host) == ("a", 4, "")
+
+
+async def test_v1_the_record_never_replaces_one_of_a_higher_term() -> None:
+    bucket = Bucket()
+    later = encode_control(ControlRecord(9, bytes(32), "10.0.0.9", 1, "node-b"))
+    bucket.put(CONTROL, later, "")
+    expected = pytest.RaisesExc(NotOwner, match=r"its term is 9, this one's 2")
+    with pytest.RaisesGroup(expected, flatten_subgroups=True):
+        async with joinable(bucket, term=2):
+            await anyio.sleep(scaled(10))
+    assert bucket.objects[CONTROL][0] == later
+
+
+async def test_v1_a_host_that_has_seen_a_higher_term_is_left_to_that_supervisor() -> None:
+    with pytest.RaisesGroup(NotOwner, flatten_subgroups=True):
+        async with joinable(Bucket(), term=2) as found:
+            line = await found.connect()
+            async with line.stream:
+                assert await line.prove((await found.record()).secret)
+                await line.send(hello("a", term=3))
+                # No refusal, for which it would end.
+                assert await line.receive() is None
+                await anyio.sleep(scaled(10))
+
+
+async def test_v11_a_host_that_was_forgotten_finds_its_connection_closed() -> None:
+    options = FleetOptions(silence=0.05, silent_grace=0.05, adoption=0)
+    async with joinable(Bucket(), options=options) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a"))
+            await until(lambda: phase(found.supervisor, "a") is HostPhase.SILENT)
+            await until(lambda: not found.supervisor.fleet.hosts)
+            await line.send(Closed(0), Heartbeat(1, 0.0))
+            with anyio.fail_after(scaled(10)):
+                while await line.receive() is not None:
+                    continue
+
+
+async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> None:
+    bucket = Bucket()
+    async with joinable(bucket) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a"))
+            with anyio.fail_after(scaled(10)):
+                while await joined_before(coordination_in(bucket)) != ("a",):
+                    await anyio.sleep(0.01)
+            found.supervisor.stop()
+            messages = []
+            with anyio.fail_after(scaled(10)):
+                while (message := await line.receive()) is not None:
+                    messages.append(message)
+            assert not any(isinstance(each, Drain) for each in messages)
+            assert await joined_before(coordination_in(bucket)) == ("a",)
