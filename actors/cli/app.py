@@ -15,6 +15,7 @@ from . import (
     container,
     folder,
     gc,
+    join,
     journal,
     lts,
     recover,
@@ -29,6 +30,7 @@ from . import (
     verify,
 )
 from .backup import BackupGroup
+from .join import HostGroup
 from .options import LogLevelOption
 
 _HELP = (
@@ -97,11 +99,17 @@ _add(_lts, _READ, lts.ls, lts.cat, lts.verify)
 _tables = _group("tables", "For operators: show and verify system tables. Apps' tables: `table`.")
 _add(_tables, _READ, tables.info, tables.ls, tables.verify)
 
-_add(app, _SERVICE, serve.serve, status.status, container.roll)
+_add(app, _SERVICE, serve.serve, join.supervise, status.status, container.roll)
 _containers = _group("container", "Move and reopen a service's containers.", _SERVICE)
 _containers.command()(container.move)
 _containers.command("open")(container.open_again)
-_hosts = _group("host", "Drain and start a service's hosts.", _SERVICE)
+_hosts = _group(
+    "host",
+    "Join a service as a host, `tierlog host --join PLACE`; drain and start hosts.",
+    _SERVICE,
+    HostGroup,
+)
+_hosts.command()(join.run)
 _hosts.command()(container.drain)
 _hosts.command()(container.start)
 

@@ -62,7 +62,8 @@ def open_again(container: Index, url: Url = DEFAULT_URL, json: Json = False) -> 
 
 
 def drain(host: Host, url: Url = DEFAULT_URL, json: Json = False) -> None:
-    """Move a host's containers to other hosts, let it finish its requests, and restart it."""
+    """Move a host's containers to other hosts, let it finish its requests, and restart it. One that joined
+    exits with code 0, and whatever started it decides."""
     now = _host(_order(url, f"/v1/hosts/{host}/drain"), host)
     _print(now, json, f"{host} is {now['phase']}{_PROGRESS}")
 
@@ -77,7 +78,8 @@ def start(host: Host, url: Url = DEFAULT_URL, json: Json = False) -> None:
 
 
 def roll(url: Url = DEFAULT_URL, json: Json = False) -> None:
-    """Drain and restart every host, one after the other, while the others serve."""
+    """Drain and restart every host, one after the other, while the others serve. Those that joined are left
+    to whatever started them."""
     _print(_order(url, "/v1/roll"), json, f"the hosts are restarting, one after the other{_PROGRESS}")
 
 

@@ -1,8 +1,8 @@
 """The host's link to its supervisor, whichever process that is at the time.
 
-A host goes on without its supervisor: it serves and looks for the next one at the same path, for as long as
-the last welcome allowed (rule V4). A supervisor with a lower term than one seen before is not obeyed (rule
-V1). Cancellation cuts the connection.
+A host goes on without its supervisor: it serves and looks for the next one, for as long as the last welcome
+allowed (rule V4); one that joined does what ``outlast`` says then, and looks on. A supervisor with a lower
+term than one seen before is not obeyed (rule V1). Cancellation cuts the connection.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from ..supervisor.control.messages import (
     Welcome,
 )
 from ..telemetry.logging import get_logger
+from .dialing import Dialer, Refused
 from .heartbeat import HeartbeatWriter, LoopMonitor
 
 _log = get_logger("host")
-_PAUSE_FIRST, _PAUSE_MAX = 0.02, 0.25
+_PAUSE_FIRST = 0.02
 _READ_BYTES = 1 << 16
 _WELCOME_SECONDS = 5.0
 
@@ -37,48 +38,58 @@ _WELCOME_SECONDS = 5.0
 Obey = Callable[[Open | Close | Drain], None]
 
 
-class Refused(Exception):
-    """The supervisor refused this host: another process serves as it, or its version differs."""
-
-
 class Link:
     def __init__(
         self,
-        path: str,
+        dialer: Dialer,
         *,
         hello: Callable[[int], Awaitable[Hello]],
         redirect: Callable[[Owners], None],
         monitor: LoopMonitor,
         grace: float,
+        outlast: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``hello(term)`` makes the first message. ``redirect`` gets the containers' locations. ``grace``:
-        seconds to go on without a supervisor, until a welcome gives another value."""
-        self._path = path
+        seconds to go on without a supervisor, until a welcome gives another value. ``outlast``: what is done
+        then, in place of ending."""
+        self._dialer = dialer
         self._hello = hello
         self._redirect = redirect
         self._monitor = monitor
         self._grace = grace
+        self._outlast = outlast
+        self._left = 0.0
+        """Since when there is no supervisor."""
+        self.welcomed = anyio.Event()
+        """Set by the first welcome."""
+        self.refusal = ""
+        """Why a supervisor refused this host."""
         self._writer: HeartbeatWriter | None = None
         self.term = 0
         """The highest supervisor's term seen."""
 
     async def run(self, obey: Obey) -> str:
         """Stay connected and pass orders to ``obey``. Returns why the host should drain and exit."""
-        left = anyio.current_time()
-        pause = _PAUSE_FIRST
+        self._left = anyio.current_time()
+        pause, is_outlasting = _PAUSE_FIRST, False
         while True:
             try:
                 if await self._converse(obey):
-                    left, pause = anyio.current_time(), _PAUSE_FIRST
+                    pause, is_outlasting = _PAUSE_FIRST, False
                     _log.warning("supervisor_lost", grace_seconds=self._grace)
             except Refused as refused:
+                self.refusal = str(refused)
                 return f"refused by the supervisor: {refused}"
 
             # Hosts serve on without a supervisor, but nobody would replace one that fails.
-            if anyio.current_time() - left >= self._grace:
-                return f"no supervisor for {self._grace:g} s"
+            if not is_outlasting and anyio.current_time() - self._left >= self._grace:
+                if self._outlast is None:
+                    return f"no supervisor for {self._grace:g} s"
+                # Before the next hello, which names what is served.
+                await self._outlast()
+                is_outlasting = True
             await anyio.sleep(pause)
-            pause = min(_PAUSE_MAX, pause * 2)
+            pause = min(self._dialer.pause_max, pause * 2)
 
     def report(self, report: Report) -> None:
         """Send to the supervisor. Without one it is dropped: the next hello has the present state."""
@@ -99,7 +110,7 @@ class Link:
 
     async def _converse(self, obey: Obey) -> bool:
         """One connection, from hello to its end. Returns whether it was a supervisor to obey."""
-        connection = _connected(self._path)
+        connection = await self._dialer.dial(self.term)
         if connection is None:
             return False
 
@@ -121,10 +132,7 @@ class Link:
         lines = Lines()
         welcomed = False
         while True:
-            data = b""
-            # A process that accepts and sends nothing, such as a frozen supervisor, must not hold this host.
-            with anyio.move_on_after(None if welcomed else _WELCOME_SECONDS):
-                data = await _receive(connection)
+            data = await self._next(connection, welcomed)
             if not data:
                 return welcomed
 
@@ -133,6 +141,25 @@ class Link:
                     return False
                 welcomed = True
                 self._handle(message, obey)
+
+    async def _next(self, connection: socket.socket, welcomed: bool) -> bytes:
+        """The next bytes; empty if this supervisor is none any more, from ``_left`` on."""
+        heard = anyio.current_time()
+        while True:
+            # A process that accepts and sends nothing, such as a frozen supervisor, must not hold this host.
+            with anyio.move_on_after(self._dialer.quiet if welcomed else _WELCOME_SECONDS):
+                data = await _receive(connection)
+                if welcomed and not data:
+                    self._left = anyio.current_time()
+                return data
+            if not welcomed:
+                return b""
+            # V4: it may be late, or its machine gone, which shows by no event. Who leaves it too soon loses
+            # its containers.
+            is_over = anyio.current_time() - heard >= self._grace
+            if is_over or await self._dialer.is_replaced(self.term):
+                self._left = heard
+                return b""
 
     def _is_welcome(self, message: Message, writer: HeartbeatWriter) -> bool:
         if isinstance(message, Refuse):
@@ -145,6 +172,7 @@ class Link:
         self.term, self._grace, self._monitor.interval = message.term, message.grace, message.heartbeat
         self._writer = writer
         writer.begin_heartbeats()
+        self.welcomed.set()
         _log.info("supervisor_connected", term=message.term)
         return True
 
@@ -162,19 +190,6 @@ class Link:
                 pass
             case _:
                 raise ProtocolError(f"a supervisor does not send {type(message).__name__.lower()}")
-
-
-def _connected(path: str) -> socket.socket | None:
-    """A connection to the listener at ``path``; None if there is none or it is busy."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # A full queue of the listener would block the loop: it fails at once, and is tried again.
-    connection.setblocking(False)
-    try:
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        return None
-    return connection
 
 
 async def _receive(connection: socket.socket) -> bytes:

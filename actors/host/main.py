@@ -1,4 +1,5 @@
-"""The host process: serves the store's containers over HTTP as the supervisor orders.
+"""The host process: serves the store's containers over HTTP as the supervisor orders, which has started it
+or, for one that joined (`tierlog host --join`), is found by the store's bucket.
 
 Start: bind, open the folder, connect to the supervisor, which orders the rest. SIGTERM is a hand-over: what
 is not flushed is, within the budget (rule F9), and the supervisor is asked to open the containers elsewhere
@@ -6,8 +7,9 @@ and then to order this host to exit (rule V10). The process drains on that order
 without a supervisor, if its containers were not moved within half of ``drain_limit``, after the grace without
 a supervisor, or when it is refused: it takes no new requests, finishes those in flight, closes the containers
 and exits with 0. A signal during that leaves it half a second; what is not closed by then is recovered by the
-next owner. If the start fails, it logs one line and exits with 1. The process is started by exec and runs
-asyncio on uvloop.
+next owner. One that joined closes its containers after the grace and looks on for a supervisor, and exits
+with 1 when it is refused. If the start fails, it logs one line and exits with 1. The process of a
+supervisor's host is started by exec; both kinds run asyncio on uvloop.
 """
 
 from __future__ import annotations
@@ -18,18 +20,20 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import anyio
 import anyio.abc
+import attrs
 
-from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.errors import InvalidArgument, TierlogError
 from ..gateway.server.app import ServerLimits, gateway_of, make_app
 from ..gateway.server.connections import raise_file_limit
 from ..gateway.server.guard import advertised_name
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
+from ..kernel.exits import first_leaf
 from ..kernel.process_memory import RecoveredObjects
 from ..settings.configuration import StoreConfig
 from ..settings.environment import read_config
@@ -38,6 +42,7 @@ from ..store.runtime import ContainerRuntime
 from ..supervisor.control.messages import Hello, Owners
 from ..telemetry.logging import LEVELS, get_logger, log_to_stderr
 from ..telemetry.opentelemetry import tracing_of_process
+from .dialing import Dialer, RecordDialer, SocketDialer
 from .heap import HeapTrimmer
 from .heartbeat import LoopMonitor
 from .link import Link
@@ -57,6 +62,24 @@ _FORCED_EXIT_SECONDS = 0.5
 _STATISTICS_SECONDS = 0.5
 
 
+@attrs.frozen(kw_only=True)
+class HostOptions:
+    place: str
+    """The data folder, or ``s3://BUCKET/PREFIX``."""
+    id: str
+    address: str
+    port: int
+    """0 lets the system choose."""
+    advertise: str = ""
+    """The name or address under which clients reach this machine."""
+    control: str = ""
+    """The supervisor's socket; empty if the host joins."""
+    store_id: str = ""
+    """The id of the store that must be there; empty if any may be."""
+    adopt: bool = False
+    """Whether to open a copied or restored folder (rule W8)."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one host; returns the exit code."""
     given = _parse(arguments)
@@ -64,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         raise_file_limit()
         config = read_config(given.config, os.environ)
-        host = HostService(given, config)
+        host = HostService(_options_of(given), config)
         anyio.run(host.run, backend="asyncio", backend_options={"use_uvloop": True})
     except TierlogError as error:
         _log.error("host_failed", code=error.code, reason=str(error))
@@ -88,6 +111,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--log-level", choices=LEVELS, default="info", help="the least level that is logged")
     parser.add_argument("--adopt", action="store_true", help="open a restored or copied folder on purpose")
     return parser.parse_args(arguments)
+
+
+def _options_of(given: argparse.Namespace) -> HostOptions:
+    address, _, port = given.listen.rpartition(":")
+    return HostOptions(
+        place=given.data,
+        id=given.id,
+        address=address.strip("[]"),
+        port=int(port),
+        advertise=given.advertise,
+        control=given.control,
+        store_id=given.store,
+        adopt=given.adopt,
+    )
 
 
 def _confirm_seconds(adoption: float) -> float:
@@ -156,48 +193,66 @@ class _Rounds:
         self._recovered.check()
 
 
+def _nobody(url: str) -> None:
+    """A supervisor sees its hosts by itself."""
+
+
 class HostService:
-    def __init__(self, given: argparse.Namespace, config: StoreConfig) -> None:
-        self._given = given
+    def __init__(
+        self, options: HostOptions, config: StoreConfig, announce: Callable[[str], None] = _nobody
+    ) -> None:
+        """``announce`` is called with this host's URL when a supervisor has welcomed it first."""
+        self._options = options
         self._config = config
-        self._tracing = tracing_of_process(given.id)
+        self._announce = announce
+        self._tracing = tracing_of_process(options.id)
         self._leaving, self._draining = anyio.Event(), anyio.Event()
         self._opening: anyio.CancelScope | None = None
         self._supervised: Link | None = None
         self._runtime: ContainerRuntime | None = None
 
     async def run(self) -> None:
-        address, _, port = self._given.listen.rpartition(":")
+        """Serve until the drain has ended. Raises ``InvalidArgument`` if it joins and is refused."""
         # Before the folder is opened: a port in use must not cost a recovery.
-        with bind(address.strip("[]"), int(port)) as listener:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._obey_signals)
-                tasks.start_soon(self._leave)
-                with anyio.CancelScope() as self._opening:
-                    async with self._opened() as runtime:
-                        await self._serve(runtime, listener)
-                tasks.cancel_scope.cancel()
+        with bind(self._options.address, self._options.port) as listener:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._obey_signals)
+                    tasks.start_soon(self._leave)
+                    with anyio.CancelScope() as self._opening:
+                        async with self._opened() as runtime:
+                            await self._serve(runtime, listener)
+                    tasks.cancel_scope.cancel()
+            except BaseExceptionGroup as error:
+                # Whoever started it gets one line, which a group would begin with "unhandled errors".
+                raise first_leaf(error) from None
         _log.info("host_ended")
+        if self._joins and self._supervised is not None and self._supervised.refusal:
+            raise InvalidArgument(self._supervised.refusal)
+
+    @property
+    def _joins(self) -> bool:
+        return not self._options.control
 
     def _opened(self) -> AbstractAsyncContextManager[ContainerRuntime]:
-        given = self._given
+        options = self._options
         return open_host(
-            given.data,
-            given.id,
+            options.place,
+            options.id,
             config=self._config,
-            store_id=given.store,
-            adopt=given.adopt,
+            store_id=options.store_id,
+            adopt=options.adopt,
             span=self._tracing,
         )
 
     async def _serve(self, runtime: ContainerRuntime, listener: socket.socket) -> None:
-        given = self._given
+        options, world = self._options, system_world()
         address, port = listener.getsockname()[:2]
-        url = ServerAddress(advertised_name(given.advertise) or address, port).url
-        locations = ContainerLocations(runtime, url)
+        reached = ServerAddress(advertised_name(options.advertise) or address, port)
+        locations = ContainerLocations(runtime, reached.url)
         app = make_app(
             runtime.store,
-            system_world(),
+            world,
             container_map=locations.map,
             owner_of=locations.url_of,
             tracing=self._tracing,
@@ -206,12 +261,13 @@ class HostService:
                 # All of them may fail over to this host.
                 reserved_files=RESERVED_FILES + CONTAINER_FILES * runtime.containers,
             ),
-            names=(given.listen.rpartition(":")[0], given.advertise),
+            names=(options.address, options.advertise),
         )
         monitor = LoopMonitor(time.monotonic)
         gateway = gateway_of(app)
         heap = HeapTrimmer(lambda: gateway.held_bytes, lambda: gateway.requests, time.monotonic)
         self._runtime = runtime
+        instance = world.new_id()
 
         async def hello(term: int) -> Hello:
             # V4: a supervisor that starts believes it, and opens nothing of it elsewhere. What the bucket did
@@ -219,26 +275,52 @@ class HostService:
             # one that was fenced acks nothing (W12), and is reported as soon as the bucket answers (V3).
             with anyio.move_on_after(_confirm_seconds(self._config.server.adoption)):
                 await orders.find_fenced()
-            return Hello(given.id, os.getpid(), url, runtime.epochs(), term)
+            return Hello(
+                options.id,
+                os.getpid(),
+                reached.url,
+                runtime.epochs(),
+                term,
+                machine=socket.gethostname(),
+                instance=instance,
+            )
+
+        async def outlast() -> None:
+            await orders.close_all()
 
         link = Link(
-            given.control,
+            self._dialer(runtime, reached.host, world.new_id),
             hello=hello,
             redirect=locations.update,
             monitor=monitor,
             grace=self._config.server.orphan_grace,
+            outlast=outlast if self._joins else None,
         )
         async with anyio.create_task_group() as tasks:
             orders = Orders(runtime, report=link.report, drain=self._drain, tasks=tasks)
             async with serve_http(app, listener, stop_timeout=self._config.timeouts.close):
                 self._supervised = link
                 tasks.start_soon(self._run_link, link, orders)
+                tasks.start_soon(self._announce_welcome, link, reached.url)
                 tasks.start_soon(monitor.watch, _Rounds(orders, link, monitor, heap))
                 await self._draining.wait()
                 gateway.drain()
             # The heartbeats go on until here. The containers are closed after this block, and the supervisor
             # sees the process end.
             tasks.cancel_scope.cancel()
+
+    def _dialer(self, runtime: ContainerRuntime, host: str, new_id: Callable[[], str]) -> Dialer:
+        if not self._joins:
+            return SocketDialer(self._options.control)
+        if runtime.coordination is None:
+            raise InvalidArgument(
+                f"{self._options.place} is a data folder, whose hosts `tierlog serve` starts itself"
+            )
+        return RecordDialer(runtime.coordination, host, new_id)
+
+    async def _announce_welcome(self, link: Link, url: str) -> None:
+        await link.welcomed.wait()
+        self._announce(url)
 
     async def _run_link(self, link: Link, orders: Orders) -> None:
         self._drain(await link.run(orders.obey))
@@ -252,7 +334,10 @@ class HostService:
                 self._opening.cancel()
 
     async def _obey_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        # A host of a supervisor has no terminal, and one that joins may have.
+        hang_up = self._joins and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        more = (signal.SIGHUP,) if hang_up else ()
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *more) as signals:
             async for number in signals:
                 if self._draining.is_set():
                     self._force_exit()

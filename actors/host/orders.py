@@ -105,6 +105,17 @@ class Orders:
         finally:
             self._is_confirming = False
 
+    async def close_all(self) -> None:
+        """Close what is served here, and what was ordered to be opened by now."""
+        _log.warning("containers_closed", reason="there is no supervisor", containers=sorted(self._epochs))
+        async with anyio.create_task_group() as tasks:
+            for index in {*self._epochs, *(index for index, waiting in self._waiting.items() if waiting)}:
+                tasks.start_soon(self._close_alone, index)
+
+    async def _close_alone(self, index: int) -> None:
+        async with self._locks[index]:
+            await self._forget(index)
+
     def ownerships(self) -> AbstractSet[tuple[int, int]]:
         """(index, epoch) of what was opened, and has not ended as far as is known."""
         return self._epochs.items()

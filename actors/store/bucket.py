@@ -123,6 +123,7 @@ class BucketOpener:
             async with announced(self.files, self.world, local, host_id) as opening:
                 budget = self.config.shutdown.flush_budget
                 parts = self._parts(objects, identity, bytes.fromhex(opening.owner_id), budget)
+                parts = attrs.evolve(parts, coordination=coordination)
                 async with ContainerRuntime(parts).running() as runtime:
                     yield runtime
 
@@ -271,7 +272,7 @@ async def identify_in_bucket(
 async def _existing_identity(coordination: Coordination) -> StoreIdentity:
     record, place = await coordination.load(IDENTITY), coordination.place(IDENTITY)
     if record is None:
-        raise InvalidArgument(f"{place} is missing: there is no store")
+        raise InvalidArgument(f"{place} is missing: there is no store; start its supervisor, which makes it")
     return decode(record.data, place)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import attrs
 
+from ...journal.coordination.contract import Coordination
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
 from ...storage_backends.base.segment_layout import StoragePlace
@@ -89,6 +90,8 @@ class RuntimeParts:
     for a host, whose supervisor decides that, and in simulated time, where nobody is asked."""
     requests: S3RequestCounts | None = None
     """Counts those to the bucket, if there is one."""
+    coordination: Coordination | None = None
+    """What the store's processes agree on, if it is in a bucket as a whole."""
     loop_lag: LoopLag | None = None
     """Measures the lag of the event loop; None in simulated time, which has none."""
 
@@ -214,6 +217,11 @@ class ContainerRuntime:
         """Those to the bucket, if the store has one."""
         counts = self._parts.requests
         return None if counts is None else counts.statistics()
+
+    @property
+    def coordination(self) -> Coordination | None:
+        """What the store's processes agree on, if it is in a bucket as a whole."""
+        return self._parts.coordination
 
     def container(self, index: int) -> LocalContainer | RemoteContainer:
         return self._containers[index]

@@ -7,6 +7,7 @@ it is known from its hello on, and forgotten when it is gone (rule V11).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import Enum
 
 import attrs
@@ -67,6 +68,7 @@ HOST_PHASES: StateTable[HostPhase, HostEvent] = StateTable(
 
 _OWN_ID = re.compile(r"host-[0-9]+")
 _JOINED_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_NAME_MAX, _DIGITS = 26, 5
 
 
 def own_id(number: int) -> str:
@@ -76,6 +78,15 @@ def own_id(number: int) -> str:
 
 def is_own_id(text: str) -> bool:
     return _OWN_ID.fullmatch(text) is not None
+
+
+def default_id(machine: str, new_id: Callable[[], str]) -> str:
+    """The id of a host that joins from ``machine`` and was given none."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", machine).lstrip("._-")[:_NAME_MAX] or "machine"
+    while True:
+        found = f"{name}-{new_id()[:_DIGITS]}"
+        if not joined_id_refusal(found):
+            return found
 
 
 def joined_id_refusal(text: str) -> str:

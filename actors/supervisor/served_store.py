@@ -38,6 +38,8 @@ class StoreAsked:
     take_over: bool
     recover_from_lts: bool = False
     """Recover what of its logs is missing from long-term storage alone (rule R11)."""
+    stands_by: bool = False
+    """Wait until no other supervisor is active, however long."""
 
     @property
     def shown(self) -> str:
@@ -93,7 +95,7 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
         yield ServedStore(
             identity=identity,
             coordination=coordination,
-            term=TermOptions.watched(lease, takes_over=asked.take_over),
+            term=TermOptions.watched(lease, takes_over=asked.take_over, stands_by=asked.stands_by),
             requests=opener.counts,
         )
 

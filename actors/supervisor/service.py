@@ -1,4 +1,4 @@
-"""The supervisor's process: what `tierlog serve` runs.
+"""The supervisor's process: what `tierlog serve` runs and, without hosts of its own, `tierlog supervise`.
 
 Start: the port, the store, the lease, the term, then the hosts; a failure before the hosts leaves nothing
 behind. End: on SIGTERM, Ctrl-C or SIGHUP the hosts drain and the admin server stops last; the second signal
@@ -66,6 +66,7 @@ class ServiceOptions:
     address: str
     port: int
     hosts: int
+    """0 if all of them join."""
     adopt: bool
     """Whether hosts may open a copied or restored folder (rule W8)."""
     log_level: str = "info"
@@ -142,7 +143,7 @@ def check_advertised(address: str, advertise: str) -> None:
 
 async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress, Supervisor], None]) -> None:
     """Serve until a signal. ``announce`` is called with the advertised address once every container is
-    served, fenced or quarantined, or after 30 seconds."""
+    served, fenced or quarantined, or after 30 seconds; without hosts as soon as this supervisor is active."""
     raise_file_limit()
     server = options.config.server
     check_advertised(options.address, server.advertise)
@@ -178,13 +179,18 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 # A wildcard address would lead clients on other machines to themselves.
                 known = attrs.evolve(served, host=advertised_name(server.advertise) or served.host)
                 async with announced(files, world, options.store.local, SUPERVISOR, known.url):
-                    await _supervise(supervisor, lambda: announce(known, supervisor))
+                    await _supervise(
+                        supervisor, lambda: announce(known, supervisor), has_hosts=options.hosts > 0
+                    )
 
 
-async def _supervise(supervisor: Supervisor, announce: Callable[[], None]) -> None:
+async def _supervise(supervisor: Supervisor, announce: Callable[[], None], *, has_hosts: bool) -> None:
     try:
         async with body_group() as tasks:
-            tasks.start_soon(_announce_settled, supervisor, announce)
+            if has_hosts:
+                tasks.start_soon(_announce_settled, supervisor, announce)
+            else:
+                announce()  # Who starts hosts waits for it.
             tasks.start_soon(_obey_signals, supervisor)
             try:
                 await supervisor.run()

@@ -10,6 +10,7 @@ ends without being renewed (rule D3); the record is as before or as after (rules
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -51,15 +52,16 @@ class TermOptions(Value):
     """Between two checks, each of which renews the lease."""
     patience: float = 0.0
     """How long a start waits at least for another's lease, whose end may show only by watching it (rule
-    D3)."""
+    D3). One that stands by waits for ever."""
     takes_over: bool = False
     """Have a supervisor that lives end, in place of being refused."""
 
     @classmethod
-    def watched(cls, lease: float, *, takes_over: bool) -> TermOptions:
+    def watched(cls, lease: float, *, takes_over: bool, stands_by: bool = False) -> TermOptions:
         """For a lease that ends if it is not renewed."""
+        patience = math.inf if stands_by else _PATIENCE * lease
         # Two renewals may fail.
-        return cls(lease=lease, interval=lease / 3, patience=_PATIENCE * lease, takes_over=takes_over)
+        return cls(lease=lease, interval=lease / 3, patience=patience, takes_over=takes_over)
 
 
 @attrs.frozen
@@ -129,10 +131,18 @@ async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, o
                 raise _refused(error, options) from error
             if not is_waiting:
                 is_waiting = True
-                _log.info("lease_awaited", holder=error.holder, seconds=patience)
+                if math.isinf(patience):
+                    _log.info("standing_by", holder=error.holder)
+                else:
+                    _log.info("lease_awaited", holder=error.holder, seconds=patience)
                 if options.takes_over:
                     # V1: the other one sees it at its next check, ends, and releases the lease.
                     await _raise_term(coordination, log_id, owner)
+        except (Unavailable, OutcomeUnknown) as error:
+            # A bucket that is away ends no standby, which nobody might start again.
+            if not math.isinf(options.patience):
+                raise
+            _log.warning("lease_not_taken", reason=str(error))
         await anyio.sleep(options.lease / _LOOKS)
 
 

@@ -1,4 +1,5 @@
-"""The decoders of a log in a bucket: the register, the objects in slots, and their keys; and of a lease."""
+"""The decoders of a log in a bucket: the register, the objects in slots, and their keys; and
+of the records of a service."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import struct
 import attrs
 
 from fuzz.target import Target
+from tierlog.actors.supervisor.control.record import ControlRecord, decode_control, encode_control
 from tierlog.journal.coordination.lease_record import LeaseRecord, decode_lease, encode_lease
 from tierlog.journal.log.s3_layout import S3LogLayout
 from tierlog.journal.log.s3_register import S3Register, decode_s3_register, encode_s3_register
@@ -28,6 +30,7 @@ _REGISTER = S3Register(7, b"owner-owner-owne", b"opening-opening-", _ID, 19)
 _GROUP = SlotHeader(SlotKind.GROUP, 20, 7, _ID, 18, 21, 5, 3, 4, 5)
 _FENCE = SlotHeader(SlotKind.FENCE, 20, 7, _ID, 20, 36, 3)
 _LAYOUT = S3LogLayout("wal/")
+_CONTROL = ControlRecord(7, b"secret--" * 4, "10.0.0.1", 8471, "node-a", ("a", "b.2"))
 _CHECKED = SLOT_HEADER_BYTES - 8
 """Where a slot's checksums begin."""
 
@@ -75,6 +78,21 @@ S3_LOG_TARGETS = [
         [encode_lease(_LEASE)[:-4]],
         errors=REFUSED,
         encode=lambda lease: encode_lease(lease)[:-4],
+    ),
+    Target(
+        "control record",
+        lambda data: decode_control(data, "control"),
+        [encode_control(_CONTROL)],
+        errors=REFUSED,
+        encode=encode_control,
+        checksummed=True,
+    ),
+    Target(
+        "control record behind a right checksum",
+        lambda body: decode_control(body + crc32c(body).to_bytes(4), "control"),
+        [encode_control(_CONTROL)[:-4]],
+        errors=REFUSED,
+        encode=lambda record: encode_control(record)[:-4],
     ),
     Target(
         "S3 log register",

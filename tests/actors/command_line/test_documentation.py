@@ -65,4 +65,4 @@ def test_every_command_that_prints_a_result_has_json() -> None:
         if not any("--json" in parameter.opts for parameter in command.params)
     }
 
-    assert without == {"lts cat", "segment read", "segment tail", "serve"}
+    assert without == {"lts cat", "segment read", "segment tail", "serve", "supervise", "host run"}

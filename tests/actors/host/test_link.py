@@ -7,7 +7,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,6 +16,7 @@ import pytest
 
 from support.patience import scaled
 from tierlog.actors.host import heartbeat
+from tierlog.actors.host.dialing import Dialer, SocketDialer
 from tierlog.actors.host.heartbeat import HeartbeatWriter, LoopMonitor
 from tierlog.actors.host.link import Link
 from tierlog.actors.supervisor.control.channel import Connection, listen
@@ -43,18 +44,25 @@ def path() -> Iterator[str]:
 class Host:
     """A link, the messages it received, and how it ended."""
 
-    def __init__(self, path: str, grace: float = 60) -> None:
+    def __init__(
+        self,
+        path: str,
+        grace: float = 60,
+        dialer: Dialer | None = None,
+        outlast: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.obeyed: list[Order] = []
         self.owners: list[Owners] = []
         self.hellos = 0
         self.ended = ""
         self.done = anyio.Event()
         self.link = Link(
-            path,
+            dialer or SocketDialer(path),
             hello=self.hello,
             redirect=self.owners.append,
             monitor=LoopMonitor(time.monotonic),
             grace=grace,
+            outlast=outlast,
         )
 
     async def hello(self, term: int) -> Hello:
@@ -166,6 +174,70 @@ async def test_v4_the_grace_is_the_last_supervisors(path: str) -> None:
             connection.send(Welcome(1, 30, 0.1))
         await host.done.wait()
     assert host.ended == "no supervisor for 0.1 s"
+
+
+class QuietDialer(SocketDialer):
+    """As over TCP, where the end of a connection may not show."""
+
+    quiet = 0.02
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.asked = 0
+        self.replaced = False
+
+    async def is_replaced(self, term: int) -> bool:
+        self.asked += 1
+        return self.replaced
+
+
+async def test_v4_a_supervisor_that_is_not_heard_is_left_only_for_one_with_a_higher_term(path: str) -> None:
+    dialer = QuietDialer(path)
+    host = Host(path, dialer=dialer)
+    async with await listen(path) as listener, running(host):
+        async with accepted(listener) as (connection, _):
+            connection.send(Welcome(1, 30, 60))
+            while dialer.asked < 3:
+                await anyio.sleep(0.001)
+            connection.send(Open(1, 2, 3))
+            while not host.obeyed:
+                await anyio.sleep(0.001)
+            dialer.replaced = True
+            while await connection.receive() is not None:
+                continue
+        async with accepted(listener) as (connection, hello):
+            assert hello.term == 1
+
+
+async def test_v4_a_supervisor_that_is_not_heard_for_the_grace_is_none(path: str) -> None:
+    host = Host(path, dialer=QuietDialer(path))
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):
+        connection.send(Welcome(1, 30, 0.1))
+        await host.done.wait()
+    assert host.ended == "no supervisor for 0.1 s"
+
+
+async def test_v4_a_joined_host_outlasts_its_grace_once_and_says_hello_to_the_next_supervisor(
+    path: str,
+) -> None:
+    closed = 0
+    outlasted = anyio.Event()
+
+    async def outlast() -> None:
+        nonlocal closed
+        closed += 1
+        outlasted.set()
+
+    host = Host(path, grace=0.05, outlast=outlast)
+    async with running(host):
+        await outlasted.wait()
+        await anyio.sleep(0.2)
+        assert closed == 1
+        async with await listen(path) as listener, accepted(listener) as (connection, _):
+            connection.send(Welcome(1, 30, 0.05))
+            outlasted = anyio.Event()
+        await outlasted.wait()
+    assert (closed, host.hellos, host.ended) == (2, 1, "")
 
 
 async def test_v4_an_unwanted_host_ends(path: str) -> None:

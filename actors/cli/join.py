@@ -1,0 +1,184 @@
+"""``tierlog host --join`` and ``tierlog supervise --join``: a service on several machines, whose store is in
+a bucket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ...storage_backends.base.errors import InvalidArgument
+from ..kernel.process_memory import importing
+from ..telemetry.logging import current_level, log_to_stderr
+from . import output
+from .options import Config, LogLevelOption, store_place
+from .running import execute, read_settings
+from .serve import Advertise, Containers, Listen
+
+if TYPE_CHECKING:
+    from ...storage_backends.chunks.s3_location import S3Location
+    from ..gateway.server.listener import ServerAddress
+    from ..settings.configuration import StoreConfig
+    from ..supervisor.supervisor import Supervisor
+
+
+class HostGroup(TyperGroup):
+    """``host --join PLACE`` is short for ``host run --join PLACE``."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args and args[0].startswith("-") and args[0] != "--help":
+            args = ["run", *args]
+        return super().make_context(info_name, args, parent, **extra)
+
+
+Join = Annotated[
+    str,
+    typer.Option(
+        "--join",
+        parser=store_place,
+        metavar="s3://BUCKET/PREFIX",
+        help="The store, which is in a bucket as a whole.",
+        show_default=False,
+    ),
+]
+Id = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="NAME",
+        help="The host's id: letters, digits, dots, underscores and hyphens. Default: the machine's name and "
+        "random digits.",
+        show_default=False,
+    ),
+]
+HostListen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        help="The address and port on which clients reach this host, such as 10.0.0.7:8471; port 0 lets the "
+        "system choose.",
+    ),
+]
+
+
+def run(
+    join: Join,
+    id: Id = None,
+    listen: HostListen = None,
+    advertise: Advertise = None,
+    config: Config = None,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Run a host on this machine, for the service of a store in a bucket: it finds the supervisor by the
+    bucket, wherever that runs, and takes its share of the containers.
+
+    It looks for the next supervisor when one ends. SIGTERM, Ctrl-C or `tierlog host drain` hands its
+    containers over to other hosts, and ends it with exit code 0. `tierlog host --join` is short for it.
+    """
+
+    async def command() -> None:
+        # The host lives for months: its collector should not visit what these imports make.
+        with importing():
+            import attrs
+
+            from ..gateway.server.connections import raise_file_limit
+            from ..host.main import HostOptions, HostService
+            from ..store.opening import system_world
+            from ..supervisor.hosts import default_id, joined_id_refusal
+            from ..supervisor.service import check_advertised, listen_of
+
+        settings = _advertising(read_settings(config, None), advertise)
+        name = default_id(socket.gethostname(), system_world().new_id) if id is None else id
+        if refusal := joined_id_refusal(name):
+            raise InvalidArgument(refusal)
+        log_to_stderr(host=name, pid=os.getpid())
+        place = _in_bucket(join, "`tierlog serve` starts the hosts of a data folder itself (--hosts)")
+        # Its own port, where the supervisor may be on the same machine.
+        server = attrs.evolve(settings.server, port=settings.server.host_port)
+        address, port = listen_of(listen, server)
+        check_advertised(address, server.advertise)
+        raise_file_limit()
+        options = HostOptions(
+            place=str(place).rstrip("/"), id=name, address=address, port=port, advertise=server.advertise
+        )
+        joined = f"joined {options.place} as {name}"
+        await HostService(options, settings, lambda url: output.print_lines([f"{joined} at {url}"])).run()
+
+    execute(command, uvloop=True)
+
+
+def supervise(
+    join: Join,
+    config: Config = None,
+    listen: Listen = None,
+    advertise: Advertise = None,
+    containers: Containers = None,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Supervise the service of a store in a bucket, without hosts on this machine: they join (`tierlog host
+    --join`). While another supervisor is active it stands by, and follows when that one's lease has ended.
+
+    A store that does not exist is created. It runs until SIGTERM, Ctrl-C or the terminal's end; hosts that
+    joined go on, for the next supervisor.
+    """
+
+    async def command() -> None:
+        with importing():
+            from ..supervisor.served_store import StoreAsked
+            from ..supervisor.service import ServiceOptions, listen_of, run_service
+
+        settings = _advertising(read_settings(config, None), advertise)
+        log_to_stderr(host="supervisor", pid=os.getpid())
+        address, port = listen_of(listen, settings.server)
+        asked = StoreAsked(
+            place=_in_bucket(join, "use `tierlog serve`, whose lock lets one start at a time"),
+            config=settings,
+            containers=containers,
+            take_over=False,
+            stands_by=True,
+        )
+        options = ServiceOptions(
+            store=asked,
+            config_file=None,
+            address=address,
+            port=port,
+            hosts=0,
+            adopt=False,
+            log_level=current_level(),
+        )
+        await run_service(options, _announce)
+
+    execute(command, uvloop=True)
+
+
+def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
+    # Scripts wait for this line, the only one on stdout: before it another one is active.
+    found = output.count(len(supervisor.fleet.assignments), "container")
+    output.print_lines([f"supervising {found} at {served.url}"])
+
+
+def _advertising(settings: StoreConfig, advertise: str | None) -> StoreConfig:
+    import attrs
+
+    from ..supervisor.service import check_advertised_name
+
+    if advertise is None:
+        return settings
+    check_advertised_name(advertise)
+    return attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
+
+
+def _in_bucket(place: str, remedy: str) -> S3Location:
+    from ..folder.paths import bucket_of
+
+    location = bucket_of(place)
+    if location is None:
+        raise InvalidArgument(
+            f"--join is for a store in a bucket, s3://BUCKET/PREFIX, because other machines cannot reach the "
+            f"data folder {place}: {remedy}"
+        )
+    return location
