@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from ..supervisor.control.messages import (
+    OLDEST,
+    VERSION,
     Close,
     Drain,
     Hello,
@@ -168,6 +170,12 @@ class Link:
         if not isinstance(message, Welcome) or message.term < self.term:
             _log.warning("supervisor_refused", message=str(message), term=self.term)
             return False
+        # V13: a supervisor chooses within the range of the hello, unless it does not know ranges.
+        if not OLDEST <= message.version <= VERSION:
+            raise Refused(
+                f"the supervisor speaks version {message.version} of the control protocol, this host "
+                f"{OLDEST} to {VERSION}: upgrade the older one, by one release at a time"
+            )
 
         self.term, self._grace, self._monitor.interval = message.term, message.grace, message.heartbeat
         self._writer = writer

@@ -39,7 +39,7 @@ from ..settings.configuration import StoreConfig
 from ..settings.environment import read_config
 from ..store.opening import open_host, system_world
 from ..store.runtime import ContainerRuntime
-from ..supervisor.control.messages import Hello, Owners
+from ..supervisor.control.messages import VERSION, Hello, Owners
 from ..telemetry.logging import LEVELS, get_logger, log_to_stderr
 from ..telemetry.opentelemetry import tracing_of_process
 from .dialing import Dialer, RecordDialer, SocketDialer
@@ -281,6 +281,7 @@ class HostService:
                 reached.url,
                 runtime.epochs(),
                 term,
+                newest=VERSION,
                 machine=socket.gethostname(),
                 instance=instance,
             )

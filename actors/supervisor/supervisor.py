@@ -50,7 +50,6 @@ from .commands import (
 )
 from .control.channel import Connection, listen
 from .control.messages import (
-    VERSION,
     Close,
     Closed,
     Drain,
@@ -67,6 +66,7 @@ from .control.messages import (
     Refuse,
     Unanswered,
     Welcome,
+    agreed_version,
 )
 from .fleet import Fleet, FleetOptions
 from .hosts import HostPhase
@@ -459,7 +459,7 @@ class Supervisor:
         if hello is None:
             return
 
-        self._admit(hello, connection.peer, joined=joined)
+        connection.version = self._admit(hello, connection.peer, joined=joined)
         host = hello.host
         self.facts.setdefault(host, HostFacts())
         earlier = self._connections.get(host)
@@ -469,7 +469,7 @@ class Supervisor:
         if earlier is not None:
             earlier.close()
         # The first message: a host obeys nothing before its welcome.
-        connection.send(self._welcome())
+        connection.send(self._welcome(connection.version))
         connection.send(Owners(owners(self.fleet)))
         # What it has is not in the message if it is a child of an earlier version.
         machine = hello.machine if joined else socket.gethostname()
@@ -498,27 +498,25 @@ class Supervisor:
                 assert self._tasks is not None
                 self._tasks.start_soon(self._lose_connection, host)
 
-    def _welcome(self) -> Welcome:
-        return Welcome(self._term.number, self._options.heartbeat, self._options.orphan_grace)
+    def _welcome(self, version: int) -> Welcome:
+        options = self._options
+        return Welcome(self._term.number, options.heartbeat, options.orphan_grace, version)
 
-    def _admit(self, hello: Hello, peer: int, *, joined: bool) -> None:
-        """Raise ``ProtocolError`` unless the host may connect. ``peer``: the process at the other end as the
-        system reports it, 0 if unknown."""
+    def _admit(self, hello: Hello, peer: int, *, joined: bool) -> int:
+        """The version to speak with the host. Raises ``ProtocolError`` unless it may connect. ``peer``: the
+        process at the other end as the system reports it, 0 if unknown."""
         if hello.term > self._term.number:
             # V1: the hosts are left to the supervisor with the higher term.
             self._superseded = hello.term
             self._all_ended.set()
             raise Unanswered(f"a supervisor with the higher term {hello.term} was here")
-        # A host of another build that speaks the same version is kept: it serves on through an upgrade.
-        if hello.version != VERSION:
-            raise ProtocolError(
-                f"the host speaks version {hello.version} of the control protocol, the supervisor {VERSION}"
-            )
+        # V13: a host of another build that shares a version is kept, and serves on through an upgrade.
+        version = agreed_version(hello)
         if refusal := self.fleet.refusal(hello.host, hello.instance, joined=joined):
             raise ProtocolError(refusal)
         if joined:
             _log.info("host_joined", host=hello.host, machine=hello.machine, pid=hello.pid, url=hello.url)
-            return
+            return version
 
         known = self._processes.get(hello.host)
         if known is None:
@@ -528,6 +526,7 @@ class Supervisor:
             self._watch_existing(hello.host, hello.pid)
         elif known.pid != hello.pid:
             raise ProtocolError(f"process {known.pid} is {hello.host} now, not process {hello.pid}")
+        return version
 
     def _handle(self, host: str, message: Message) -> None:
         now = self._now()
@@ -590,7 +589,7 @@ class Supervisor:
             await anyio.sleep(GREETING_SECONDS)
             for host in self.fleet.hosts.values():
                 if host.joined and (connection := self._connections.get(host.id)) is not None:
-                    connection.send(self._welcome())
+                    connection.send(self._welcome(connection.version))
 
     # --- time ------------------------------------------------------------------------------------
 

@@ -155,6 +155,8 @@ class Connection:
         raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
         self.peer = 0 if raw is None else peer_pid(raw)
         """The process at the other end; 0 if the system does not report it."""
+        self.version = 0
+        """The version of the protocol that both speak; 0 before hello."""
         self._waiting: deque[bytes] = deque()
         self._more = anyio.Event()
         self._finished = False

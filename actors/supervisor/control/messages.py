@@ -4,7 +4,8 @@ A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``R
 before that (``proof.py``). Then orders go one way; answers, events and heartbeats the other. Each line is a
 JSON object with its ``type``. Unknown fields are ignored, so that a newer side may add some; an unknown type,
 a missing field or a line above the limit ends the connection. The version changes when an older reader would
-misunderstand. Orders carry the supervisor's term: a host obeys the highest it has seen and none below.
+misunderstand; each side speaks a range of versions, and both the newest that they share (rule V13). Orders
+carry the supervisor's term: a host obeys the highest it has seen and none below.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import cattrs
 
 from ....storage_backends.base.errors import TierlogError
 
-VERSION = 1
+OLDEST, VERSION = 1, 1
+"""The versions that this build speaks: its own, and back to that of the release before."""
 LINE_BYTES_MAX = 1 << 20
 
 
@@ -71,7 +73,10 @@ class Hello:
     """The epoch of each container that it serves, each just checked against its log."""
     term: int
     """The highest supervisor's term it has seen."""
-    version: int = VERSION
+    version: int = OLDEST
+    """The oldest version that it speaks: a supervisor without a range speaks this one or none."""
+    newest: int = 0
+    """The newest one; 0 from a host that speaks ``version`` alone."""
     machine: str = ""
     """Where it runs, for people."""
     instance: str = ""
@@ -140,6 +145,8 @@ class Welcome:
     """Seconds between heartbeats."""
     grace: float
     """Seconds that a host serves on without a supervisor."""
+    version: int = 1
+    """The one that both speak from here on. A supervisor that sends none speaks version 1 alone."""
 
 
 @attrs.frozen
@@ -225,6 +232,19 @@ def decode(line: bytes) -> Message:
         raise ProtocolError(f"malformed message on a control connection: {line[:200]!r}") from error
 
     return message
+
+
+def agreed_version(hello: Hello, oldest: int = OLDEST, newest: int = VERSION) -> int:
+    """The version that the host and a supervisor with this range speak. Raises ``ProtocolError`` if they
+    share none."""
+    found = min(newest, max(hello.version, hello.newest))
+    if found < max(oldest, hello.version):
+        raise ProtocolError(
+            f"the host speaks the control protocol from version {hello.version} to "
+            f"{max(hello.version, hello.newest)}, the supervisor from {oldest} to {newest}: upgrade the "
+            f"older one, by one release at a time"
+        )
+    return found
 
 
 class Lines:

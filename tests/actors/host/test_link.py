@@ -21,6 +21,8 @@ from tierlog.actors.host.heartbeat import HeartbeatWriter, LoopMonitor
 from tierlog.actors.host.link import Link
 from tierlog.actors.supervisor.control.channel import Connection, listen
 from tierlog.actors.supervisor.control.messages import (
+    OLDEST,
+    VERSION,
     Closed,
     Drain,
     Heartbeat,
@@ -238,6 +240,17 @@ async def test_v4_a_joined_host_outlasts_its_grace_once_and_says_hello_to_the_ne
             outlasted = anyio.Event()
         await outlasted.wait()
     assert (closed, host.hellos, host.ended) == (2, 1, "")
+
+
+async def test_v13_a_supervisor_that_shares_no_version_is_left_with_both_versions(path: str) -> None:
+    host = Host(path)
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):
+        connection.send(Welcome(1, 30, 60, VERSION + 1))
+        await host.done.wait()
+    assert (
+        f"speaks version {VERSION + 1} of the control protocol, this host {OLDEST} to {VERSION}" in host.ended
+    )
+    assert host.link.refusal in host.ended
 
 
 async def test_v4_an_unwanted_host_ends(path: str) -> None:

@@ -15,7 +15,7 @@ from support.fleets import OPTIONS, Machine, machine
 from tierlog.actors.supervisor.assignment import AssignmentPhase
 from tierlog.actors.supervisor.commands import CloseContainer, DrainHost, OpenContainer, SpawnHost
 from tierlog.actors.supervisor.fleet import Fleet
-from tierlog.actors.supervisor.hosts import HostPhase
+from tierlog.actors.supervisor.hosts import HostPhase, default_id, joined_id_refusal
 
 
 def joined(containers: int = 4, *hosts: str) -> Machine:
@@ -108,6 +108,22 @@ def test_v11_a_second_process_with_the_id_of_a_living_host_is_refused() -> None:
 )
 def test_v11_ids_that_no_joined_host_can_have(host: str, reason: str) -> None:
     assert machine(hosts=1).fleet.refusal(host, "1", joined=True).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        ("node-a.example.org", "node-a.example.org-00000"),
+        ("Büro 7", "B-ro-7-00000"),
+        ("..", "machine-00000"),
+        ("n" * 60, f"{'n' * 26}-00000"),
+        ("host", "host-a0000"),
+    ],
+)
+def test_v11_a_host_without_an_id_gets_one_of_its_machines_name(machine: str, expected: str) -> None:
+    drawn = iter(["0" * 32, "a" + "0" * 31])
+    found = default_id(machine, lambda: next(drawn))
+    assert (found, joined_id_refusal(found)) == (expected, "")
 
 
 def test_v11_only_the_supervisors_own_hosts_connect_at_its_socket() -> None:

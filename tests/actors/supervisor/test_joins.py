@@ -4,6 +4,7 @@ they have read it (rules V1, V11 and V12)."""
 from __future__ import annotations
 
 import anyio
+import attrs
 import pytest
 
 from support.http_server import until
@@ -13,6 +14,8 @@ from support.patience import scaled
 from tierlog.actors.supervisor import joins, supervisor
 from tierlog.actors.supervisor.control import channel
 from tierlog.actors.supervisor.control.messages import (
+    OLDEST,
+    VERSION,
     Challenge,
     Closed,
     Drain,
@@ -152,6 +155,20 @@ async def test_v11_the_same_process_replaces_its_own_connection() -> None:
                 while await first.receive() is not None:
                     continue
             assert phase(found.supervisor, "a") is HostPhase.SERVING
+
+
+async def test_v13_a_host_that_shares_no_version_is_refused_and_one_of_a_later_release_is_not() -> None:
+    async with joinable(Bucket()) as found:
+        secret = (await found.record()).secret
+        for oldest, expected in ((VERSION + 1, Refuse), (OLDEST, Welcome)):
+            line = await found.connect()
+            async with line.stream:
+                assert await line.prove(secret)
+                await line.send(attrs.evolve(hello("a"), version=oldest, newest=VERSION + 1))
+                answer = await line.receive()
+                assert isinstance(answer, expected)
+                if isinstance(answer, Welcome):
+                    assert answer.version == VERSION
 
 
 async def test_v4_a_joined_host_hears_of_its_supervisor_again_and_again(

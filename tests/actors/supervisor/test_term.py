@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -145,6 +146,47 @@ async def test_v1_while_one_renews_its_lease_no_other_starts() -> None:
                 raise AssertionError("there are two")
         await first.check()
         ended.set()
+
+
+async def test_v1_one_that_stands_by_waits_while_another_lives_and_follows_when_that_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bucket, ended, followed = Bucket(), anyio.Event(), anyio.Event()
+    options = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
+
+    async def stand_by() -> None:
+        coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+        async with claim_term(coordination, IDENTITY, b"standby".ljust(16), options) as term:
+            assert term.number == 2
+            followed.set()
+
+    with caplog.at_level(logging.INFO, logger="tierlog.supervisor"):
+        async with anyio.create_task_group() as tasks:
+            async with claimed_in(bucket, b"a") as first, anyio.create_task_group() as checks:
+                checks.start_soon(check_until_it_ends, first, ended)
+                tasks.start_soon(stand_by)
+                await anyio.sleep(4 * LEASE)
+                assert not followed.is_set()
+                ended.set()
+            await followed.wait()
+    waits = [each.getMessage() for each in caplog.records if "standing_by" in each.getMessage()]
+    assert len(waits) == 1
+
+
+async def test_v1_a_bucket_that_is_away_ends_no_standby() -> None:
+    class Away(ObjectCoordination):
+        tries = 0
+
+        async def take_lease(self, name: str, holder: str, duration: float) -> Lease:
+            self.tries += 1
+            if self.tries < 4:
+                raise Unavailable("nobody answers")
+            return await super().take_lease(name, holder, duration)
+
+    options = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
+    coordination = Away(MemoryObjects(Bucket()), "", WORLD)
+    async with claim_term(coordination, IDENTITY, b"s" * 16, options) as term:
+        assert (term.number, coordination.tries) == (1, 4)
 
 
 async def test_v1_one_that_lives_ends_for_one_that_takes_over() -> None:

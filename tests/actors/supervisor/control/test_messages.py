@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from tierlog.actors.supervisor.control.messages import (
     LINE_BYTES_MAX,
+    VERSION,
     Challenge,
     Close,
     Closed,
@@ -29,6 +31,7 @@ from tierlog.actors.supervisor.control.messages import (
     Proved,
     Refuse,
     Welcome,
+    agreed_version,
     decode,
     encode,
 )
@@ -97,3 +100,67 @@ def test_malformed_messages_are_refused(line: bytes) -> None:
 def test_a_line_without_end_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a line of more than"):
         Lines().feed(b"x" * (LINE_BYTES_MAX + 1))
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "control_lines_v1.jsonl"
+RECORDED = GOLDEN.read_bytes().splitlines()
+"""What the release before sends: its ``encode`` of each message that it knows. A new release adds a file of
+its own and keeps this one for as long as ``OLDEST`` is its version."""
+IN_RECORDS: list[Message] = [
+    Hello("host-1", 4711, "http://127.0.0.1:9001", {0: 3, 7: 12}, 5),
+    Heartbeat(9, 0.002, {"containers": {"0": {"epoch": 3, "wal_bytes": 1}}}, leaving=True),
+    Opened(1, 2, 3),
+    Failed(1, 2, "corrupt", "wal/0001/x at 512: broken"),
+    Closed(4),
+    Fenced(4, 9, "opened by another owner"),
+    Ended(4, "poisoned", "torn"),
+    Welcome(3, 0.1, 60.0),
+    Refuse("process 7 is host-0 now"),
+    Open(3, 1, 2),
+    Close(3, 1, 2),
+    Drain(3),
+    Owners({0: "http://127.0.0.1:9001"}),
+]
+
+
+def test_v13_the_lines_of_the_release_before_are_understood() -> None:
+    assert [decode(line) for line in RECORDED] == IN_RECORDS
+
+
+@pytest.mark.parametrize("index", range(len(IN_RECORDS)), ids=lambda i: type(IN_RECORDS[i]).__name__)
+def test_v13_what_is_sent_now_has_all_that_the_release_before_reads(index: int) -> None:
+    now, before = json.loads(encode(IN_RECORDS[index])), json.loads(RECORDED[index])
+    assert {name: now.get(name) for name in before} == before
+
+
+def test_v13_a_host_of_the_release_before_speaks_one_version_and_a_new_one_can_be_asked_for_it() -> None:
+    hello = decode(RECORDED[0])
+    assert isinstance(hello, Hello)
+    assert agreed_version(hello) == 1
+    assert agreed_version(hello, oldest=1, newest=2) == 1
+    # As a supervisor of the release before decides, which compares ``version`` with its own.
+    assert Hello("a", 1, "", {}, 0, newest=VERSION).version == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "supervisor", "agreed"),
+    [((1, 2), (1, 2), 2), ((1, 2), (2, 3), 2), ((2, 3), (1, 2), 2), ((3, 3), (2, 3), 3), ((2, 4), (1, 9), 4)],
+)
+def test_v13_both_speak_the_newest_version_that_they_share(
+    host: tuple[int, int], supervisor: tuple[int, int], agreed: int
+) -> None:
+    hello = Hello("a", 1, "", {}, 0, version=host[0], newest=host[1])
+    assert agreed_version(hello, *supervisor) == agreed
+
+
+@pytest.mark.parametrize(("host", "supervisor"), [((1, 2), (3, 4)), ((3, 4), (1, 2)), ((2, 0), (1, 1))])
+def test_v13_who_shares_none_is_refused_with_both_ranges(
+    host: tuple[int, int], supervisor: tuple[int, int]
+) -> None:
+    hello = Hello("a", 1, "", {}, 0, version=host[0], newest=host[1])
+    with pytest.raises(ProtocolError) as raised:
+        agreed_version(hello, *supervisor)
+    assert f"from version {host[0]} to {max(host)}, the supervisor from " in str(raised.value)
+    assert "upgrade the older one" in str(raised.value)
