@@ -57,7 +57,11 @@ class GracefulEnds:
         left = {each.container: each for each in last.report.left}
         for container in process.containers():
             said = left.get(container.index, LeftInLog(container.index, 0, 0, ""))
-            segments, size = container.unflushed()
+            recovery = container.statistics().recovery
+            # What this owner did by itself since, such as the end of an expired transaction, is not meant.
+            recovered_to = recovery.checkpoint_sequence + recovery.operations
+            _, size = container.unflushed()
+            segments = sum(1 for each in container.segments.dirty_segments() if each.touched <= recovered_to)
             if said.segments is None or said.bytes is None:
                 continue  # it was not open: that is what the end says
             if segments > said.segments or size > said.bytes:
@@ -66,9 +70,9 @@ class GracefulEnds:
                     f"segments with {size} unflushed bytes in container {container.index}; P{last.process} "
                     f"said {_text(last.report)}"
                 )
-            known_to = container.statistics().recovery.checkpoint_sequence
+            known_to = recovery.checkpoint_sequence
             is_smooth = not last.faults and not self._faults() and container.index not in left
-            if is_smooth and container.state.client_sequence > known_to:
+            if is_smooth and known_to < container.state.client_sequence <= recovered_to:
                 raise Broken(
                     f"it does not hold that an end leaves nothing to do again\nP{process.number} found a "
                     f"checkpoint of container {container.index} up to {known_to}, and an operation "
