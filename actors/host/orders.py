@@ -17,6 +17,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.errors import StoreMismatch, TierlogError
@@ -113,8 +114,13 @@ class Orders:
                 tasks.start_soon(self._close_alone, index)
 
     async def _close_alone(self, index: int) -> None:
-        async with self._locks[index]:
-            await self._forget(index)
+        while True:
+            async with self._locks[index]:
+                await self._forget(index)
+            if not self._waiting[index]:
+                return
+            # The task of the next order has not begun, and takes the lock first.
+            await anyio.lowlevel.checkpoint()
 
     def ownerships(self) -> AbstractSet[tuple[int, int]]:
         """(index, epoch) of what was opened, and has not ended as far as is known."""

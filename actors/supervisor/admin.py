@@ -292,21 +292,21 @@ async def open_container(call: AdminCall, body: Nothing) -> Answer:
 
 @_command("/v1/hosts/{host}/drain", "drain", NoSuchHost, Conflict)
 async def drain(call: AdminCall, body: Nothing) -> Answer:
-    """Move a host's containers to others, and restart it."""
+    """Move a host's containers to others, and restart it, or let it exit if it joined."""
     call.server.supervisor.drain(call.scope["path_params"]["host"])
     return _accepted(call)
 
 
-@_command("/v1/hosts/{host}/start", "start", NoSuchHost)
+@_command("/v1/hosts/{host}/start", "start", NoSuchHost, Conflict)
 async def start(call: AdminCall, body: Nothing) -> Answer:
     """Start a host that was given up."""
     call.server.supervisor.start(call.scope["path_params"]["host"])
     return _accepted(call)
 
 
-@_command("/v1/roll", "roll")
+@_command("/v1/roll", "roll", Conflict)
 async def roll(call: AdminCall, body: Nothing) -> Answer:
-    """Restart every host, one after the other."""
+    """Restart every host that the supervisor has started, one after the other."""
     call.server.supervisor.roll()
     return _accepted(call)
 

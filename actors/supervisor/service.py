@@ -153,7 +153,9 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     # First of all: a port in use is reported before anything is locked or created.
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
-        _check_control_port(options, listener.getsockname()[0])
+        # The active one may be on this machine, and have it.
+        if not options.store.stands_by:
+            _check_control_port(options, listener.getsockname()[0])
         files, world = LocalFiles(), system_world()
         if isinstance(options.store.place, StoreFolder):
             await finish_restore(files, options.store.place)
@@ -259,6 +261,7 @@ async def _open_joins(
         return None, ()
 
     awaited = await joined_before(store.coordination)
+    _check_control_port(options, address)
     port = options.config.server.control_port
     listener = await anyio.create_tcp_listener(local_host=address, local_port=port)
     record = ControlRecord(

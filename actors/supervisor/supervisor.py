@@ -306,6 +306,9 @@ class Supervisor:
         self._execute(self.fleet.start(self._checked_host(host), self._now()))
 
     def roll(self) -> None:
+        """Raises ``Conflict`` if all hosts joined."""
+        if all(host.joined for host in self.fleet.hosts.values()):
+            raise Conflict("this supervisor has started no host: restart those that joined where they run")
         self._execute(self.fleet.roll(self._now()))
 
     def _checked_host(self, host: str) -> str:

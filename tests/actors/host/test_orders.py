@@ -118,6 +118,18 @@ async def test_orders_about_one_container_are_carried_out_in_order() -> None:
         assert [await host.received() for _ in range(3)] == [Opened(0, 1, 1), Closed(0), Opened(0, 3, 2)]
 
 
+async def test_v4_all_containers_can_be_closed_without_an_order_those_that_are_opening_too() -> None:
+    async with hosts(Site()) as (host,):
+        await host.obey(Open(1, 0, 7))
+        host.orders.obey(Open(1, 1, 8))
+        await host.orders.close_all()
+        assert host.runtime.epochs() == {}
+        assert not host.runtime.serves(0)
+        assert await host.received() == Opened(1, 8, 1), "it was opened, and closed then"
+        assert not host.runtime.serves(1)
+        assert await host.obey(Open(1, 0, 9)) == Opened(0, 9, 2), "the next supervisor's order"
+
+
 async def test_v3_a_fenced_container_is_released_and_reported() -> None:
     async with hosts(Site(), 2) as (here, there):
         await here.obey(Open(1, 0, 1))

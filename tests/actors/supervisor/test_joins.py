@@ -11,6 +11,7 @@ from support.http_server import until
 from support.joining import coordination_in, hello, joinable
 from support.memory_objects import Bucket
 from support.patience import scaled
+from tierlog.actors.gateway.wire.errors import Conflict
 from tierlog.actors.supervisor import joins, supervisor
 from tierlog.actors.supervisor.control import channel
 from tierlog.actors.supervisor.control.messages import (
@@ -155,6 +156,19 @@ async def test_v11_the_same_process_replaces_its_own_connection() -> None:
                 while await first.receive() is not None:
                     continue
             assert phase(found.supervisor, "a") is HostPhase.SERVING
+
+
+async def test_v11_what_only_a_hosts_own_machine_can_do_is_refused() -> None:
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a"))
+            await until(lambda: phase(found.supervisor, "a") is HostPhase.SERVING)
+            with pytest.raises(Conflict, match="a joined from machine-of-a: only there can it be started"):
+                found.supervisor.start("a")
+            with pytest.raises(Conflict, match="restart those that joined where they run"):
+                found.supervisor.roll()
 
 
 async def test_v13_a_host_that_shares_no_version_is_refused_and_one_of_a_later_release_is_not() -> None:
