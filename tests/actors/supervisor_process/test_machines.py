@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from chaos_parts.service import TIERLOG
 from support.command_line import Run
 from support.live_service import name_in, nothing_left, wait_until
 from support.machines import PLACE, PREFIX, Machines, free_port, joined_line, relay
@@ -255,11 +253,9 @@ def test_v11_hosts_join_a_service_beside_its_own_and_a_rolling_restart_leaves_th
     ],
 )
 def test_what_cannot_join_is_refused_with_what_to_do(
-    machines: Machines, arguments: list[str], message: str
+    machines: Machines, run: Run, arguments: list[str], message: str
 ) -> None:
-    done = subprocess.run(
-        [*TIERLOG, *arguments], capture_output=True, timeout=scaled(20), check=False, cwd=machines.disks
-    )
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert message in done.stderr.decode()
+    done = run(*arguments)
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
     assert not machines.server.objects()
