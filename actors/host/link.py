@@ -62,6 +62,10 @@ class Link:
         self._outlast = outlast
         self._left = 0.0
         """Since when there is no supervisor."""
+        self._is_doubtful = False
+        """Whether the supervisor may have a successor, by its own word."""
+        self._asked = 0.0
+        """When the dialer was asked for one last."""
         self.welcomed = anyio.Event()
         """Set by the first welcome."""
         self.refusal = ""
@@ -143,6 +147,18 @@ class Link:
                     return False
                 welcomed = True
                 self._handle(message, obey)
+            if self._is_doubtful and await self._is_followed():
+                self._left = anyio.current_time()
+                return True
+
+    async def _is_followed(self) -> bool:
+        """V4: whether a supervisor that lost its lease has a successor. Hosts that stayed with it while it is
+        cut off from the bucket, and orders nothing, would be missing there."""
+        quiet, now = self._dialer.quiet, anyio.current_time()
+        if quiet is None or now - self._asked < quiet:
+            return False
+        self._asked = now
+        return await self._dialer.is_replaced(self.term)
 
     async def _next(self, connection: socket.socket, welcomed: bool) -> bytes:
         """The next bytes; empty if this supervisor is none any more, from ``_left`` on."""
@@ -195,7 +211,7 @@ class Link:
             case Refuse(reason):
                 raise Refused(reason)
             case Welcome():
-                pass
+                self._is_doubtful = not message.held
             case _:
                 raise ProtocolError(f"a supervisor does not send {type(message).__name__.lower()}")
 

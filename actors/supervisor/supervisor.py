@@ -503,7 +503,8 @@ class Supervisor:
 
     def _welcome(self, version: int) -> Welcome:
         options = self._options
-        return Welcome(self._term.number, options.heartbeat, options.orphan_grace, version)
+        held = self._term.is_held()
+        return Welcome(self._term.number, options.heartbeat, options.orphan_grace, version, held)
 
     def _admit(self, hello: Hello, peer: int, *, joined: bool) -> int:
         """The version to speak with the host. Raises ``ProtocolError`` unless it may connect. ``peer``: the

@@ -114,11 +114,12 @@ class Machines:
     ) -> subprocess.Popen[bytes]:
         folder = self.disks / address
         folder.mkdir(exist_ok=True)
+        endpoint = settings.pop("endpoint", self.server.url)
         environment: dict[str, Any] = {
             **SETTINGS,
             **os.environ,
             "TIERLOG_CHUNK_CACHE_PATH": str(folder),
-            "TIERLOG_S3_ENDPOINT": self.server.url,
+            "TIERLOG_S3_ENDPOINT": endpoint,
             **{f"TIERLOG_SERVER_{name.upper()}": value for name, value in settings.items()},
         }
         with log.open("wb") as errors:

@@ -147,6 +147,8 @@ class Welcome:
     """Seconds that a host serves on without a supervisor."""
     version: int = 1
     """The one that both speak from here on. A supervisor that sends none speaks version 1 alone."""
+    held: bool = True
+    """Whether the supervisor still has its lease; if not, another one may have followed."""
 
 
 @attrs.frozen

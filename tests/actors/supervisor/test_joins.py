@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from support.http_server import until
-from support.joining import coordination_in, hello, joinable
+from support.joining import FixedTerm, coordination_in, hello, joinable
 from support.memory_objects import Bucket
 from support.patience import scaled
 from tierlog.actors.gateway.wire.errors import Conflict
@@ -196,6 +196,12 @@ async def test_v4_a_joined_host_hears_of_its_supervisor_again_and_again(
             await line.send(hello("a"))
             received = [await line.receive() for _ in range(5)]
             assert [type(each) for each in received].count(Welcome) >= 2
+            assert all(each.held for each in received if isinstance(each, Welcome))
+            # It is cut off from the bucket, and may have a successor.
+            monkeypatch.setattr(FixedTerm, "is_held", lambda term: False)
+            with anyio.fail_after(scaled(10)):
+                while not isinstance(message := await line.receive(), Welcome) or message.held:
+                    continue
 
 
 async def test_v11_the_record_names_the_hosts_that_joined_for_the_next_supervisor() -> None:

@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -186,6 +187,37 @@ def test_v5_a_host_that_is_cut_off_loses_its_containers_and_joins_again_when_it_
             supervisor.settle_on("a")
             supervisor.append("app/events", b" and after")
             assert supervisor.read("app/events") == b"before and after"
+
+
+@pytest.mark.extended
+def test_v4_hosts_leave_a_supervisor_that_is_cut_off_from_the_bucket_for_its_successor(
+    machines: Machines,
+) -> None:
+    real = urlsplit(machines.server.url)
+    assert real.hostname is not None
+    assert real.port is not None
+    port = free_port("127.0.0.9")
+    with (
+        relay(("127.0.0.9", port), (real.hostname, real.port)) as to_bucket,
+        machines.supervise(
+            "127.0.0.2", "--containers=2", endpoint=f"http://127.0.0.9:{port}", **SHORT
+        ) as first,
+        machines.host("a", "127.0.0.3"),
+        machines.host("b", "127.0.0.4"),
+    ):
+        first.settle_on("a", "b")
+        first.create("app/events")
+        first.append("app/events", b"acked")
+        before = first.assignments()
+        to_bucket.stop_forwarding()
+        with machines.supervise("127.0.0.5", **SHORT) as second:
+            second.settle_on("a", "b")
+            assert second.assignments() == before
+            assert second.read("app/events") == b"acked"
+            to_bucket.forward()
+            assert first.process.wait(scaled(60)) == 1
+            second.append("app/events", b" and more")
+            assert second.read("app/events") == b"acked and more"
 
 
 @pytest.mark.extended
