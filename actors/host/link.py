@@ -7,6 +7,7 @@ term than one seen before is not obeyed (rule V1). Cancellation cuts the connect
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -64,7 +65,7 @@ class Link:
         """Since when there is no supervisor."""
         self._is_doubtful = False
         """Whether the supervisor may have a successor, by its own word."""
-        self._asked = 0.0
+        self._asked = -math.inf
         """When the dialer was asked for one last."""
         self.welcomed = anyio.Event()
         """Set by the first welcome."""

@@ -174,7 +174,10 @@ class Connection:
         self.send(challenge)
         self._lines.limit = PROOF_BYTES_MAX
         with anyio.move_on_after(HELLO_SECONDS):
-            message = await self.receive()
+            try:
+                message = await self.receive()
+            except ProtocolError as error:
+                raise Unanswered(str(error)) from error
             if message is None:
                 return False
             if isinstance(message, Proof) and (proved := confirm_proof(secret, challenge, message)):

@@ -211,27 +211,33 @@ async def test_v4_a_supervisor_that_is_not_heard_is_left_only_for_one_with_a_hig
             assert hello.term == 1
 
 
-async def test_v4_a_supervisor_without_a_lease_is_left_only_for_its_successor(path: str) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_v4_a_supervisor_without_a_lease_is_left_only_for_its_successor(
+    path: str, replaced: bool
+) -> None:
     """It is cut off from the bucket, but not from its hosts."""
     dialer = QuietDialer(path)
+    dialer.quiet, dialer.replaced = 1000.0, replaced
     host = Host(path, dialer=dialer)
     async with await listen(path) as listener, running(host):
         async with accepted(listener) as (connection, _):
-            dialer.quiet = 0.0
             connection.send(Welcome(1, 30, 60))
             connection.send(Open(1, 2, 3))
             while not host.obeyed:
                 await anyio.sleep(0.001)
-            for count in range(1, 4):
+            assert dialer.asked == 0
+            for _ in range(3):
                 connection.send(Welcome(1, 30, 60, held=False))
-                while dialer.asked < count:
+            if not replaced:
+                connection.send(Open(1, 2, 4))
+                while len(host.obeyed) < 2:
                     await anyio.sleep(0.001)
-            dialer.replaced = True
-            connection.send(Welcome(1, 30, 60, held=False))
+                assert dialer.asked <= 1, "not for each welcome"
+                return
             while await connection.receive() is not None:
                 continue
         async with accepted(listener) as (connection, hello):
-            assert hello.term == 1
+            assert (hello.term, dialer.asked) == (1, 1)
 
 
 async def test_v4_a_supervisor_that_is_not_heard_for_the_grace_is_none(path: str) -> None:

@@ -164,6 +164,7 @@ def test_a_rolling_restart_leaves_joined_hosts_alone() -> None:
         world.run(0.1)
         assert set(world.owners) == set(range(6))
     assert {host for host, pid in world.alive.items() if pids[host] != pid} == {"host-0", "host-1"}
+    assert "a" in world.alive
 
 
 def test_v11_a_stop_leaves_joined_hosts_and_what_they_serve_to_the_next_supervisor() -> None:
