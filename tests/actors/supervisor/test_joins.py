@@ -291,6 +291,9 @@ async def test_v11_what_a_host_sent_before_it_was_forgotten_is_ignored(
                 while await line.receive() is not None:
                     continue
         assert not running.fleet.hosts
+        again = await found.connect()
+        async with again.stream:
+            assert await again.prove((await found.record()).secret), "the supervisor goes on"
 
 
 async def test_v11_a_host_that_was_forgotten_finds_its_connection_closed() -> None:
