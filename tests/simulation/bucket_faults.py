@@ -60,6 +60,17 @@ class BucketFaults:
         )
         strike(fault, random)
 
+    def at_first_opening(self, fault: PlannedFault, random: Random) -> None:
+        """The first opening of all ends or stands still in its middle, or one of its puts is late: the next
+        one creates the same objects."""
+        kind = random.choice((Kind.KILL, Kind.FREEZE, Kind.LATE))
+        call = Nth(random.choice((1, 1, 2, 2, 3, 4, 6, 9)))
+        seconds = random.choice((0.01, 0.5, 5.0))
+        then = self._succeed(seconds, random) if kind is Kind.FREEZE else None
+        self._site.faults.add(
+            Fault(Target.OBJECTS, kind, call, ("put",), process=1, seconds=seconds, then=then)
+        )
+
     # --- requests --------------------------------------------------------------------------------
 
     def _disturb(self, fault: PlannedFault, random: Random) -> None:

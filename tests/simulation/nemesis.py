@@ -109,7 +109,8 @@ class Nemesis:
         """What goes wrong before anything else happens."""
         for fault in self._run.plan.faults:
             if fault.kind is FaultKind.FIRST_OPENING:
-                self._compound.at_first_opening(fault, Random(f"fault {fault.chance}"))
+                acts = self._bucket if self._site.kind.wal is WalKind.BUCKET else self._compound
+                acts.at_first_opening(fault, Random(f"fault {fault.chance}"))
 
     async def run(self) -> None:
         """Carry out each fault when an action after it begins."""
