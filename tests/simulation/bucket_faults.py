@@ -122,7 +122,7 @@ class BucketFaults:
 
         def act(number: int) -> None:
             succeed(number)
-            for seconds in random.sample((2.0, 5.0, 11.0), 2):
+            for seconds in random.sample((0.2, 0.7, 2.0, 5.0), 2):
                 self._tasks.start_soon(self._site.or_all_end, partial(self._kill_successor, number, seconds))
 
         self._add(Fault(Target.OBJECTS, Kind.FREEZE, verbs=("put",), part=SLOT, then=act), random)

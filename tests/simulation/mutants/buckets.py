@@ -16,8 +16,7 @@ from tierlog.journal.log.s3_layout import SLOTS_AHEAD
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_open import FoundSlots, HeldRegister, OpenedS3Log, S3Context
 from tierlog.journal.log.s3_register import S3Register
-from tierlog.journal.log.s3_slot import FENCE_BYTES, SlotHeader, SlotKind, encode_slot
-from tierlog.journal.log.shared_call import SharedCall
+from tierlog.journal.log.s3_slot import SlotHeader, SlotKind, encode_slot
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import OutcomeUnknown
 
@@ -168,22 +167,6 @@ def objects_are_deleted_before_the_low_is_raised(plant: Planter) -> None:
 
 
 @_planted("L7")
-def old_fences_are_swept(plant: Planter) -> None:
-    """A truncation deletes the fences below it, and an owner that stood still for long acks where nobody
-    reads."""
-
-    async def read(original: Any, ctx: S3Context, low: int) -> FoundSlots:
-        found: FoundSlots = await original(ctx, low)
-        for key, length in await ctx.calls.list(ctx.layout.slots):
-            slot = ctx.layout.slot_in(key)
-            if slot is not None and slot < low and length == FENCE_BYTES:
-                found.below.append(slot)
-        return found
-
-    plant(s3_open._read_slots, read)
-
-
-@_planted("L7")
 def reader_begins_below_the_low(plant: Planter) -> None:
     """A reader begins at the first slot that is there, and finds groups that a truncation has not deleted
     yet."""
@@ -193,20 +176,3 @@ def reader_begins_below_the_low(plant: Planter) -> None:
         return before, attrs.evolve(held, register=attrs.evolve(held.register, low=1))
 
     plant(s3_open._raise_register, raise_register)
-
-
-@_planted("L10")
-def confirmation_under_way_is_shared(plant: Planter) -> None:
-    """A read is confirmed by a look at the register from before it was asked."""
-
-    async def join(original: Any, self: SharedCall) -> None:
-        needed = self._begun if self._begun > self._ended else self._begun + 1
-        async with self._turn:
-            if self._ended < needed:
-                self._begun = number = self._begun + 1
-                self._error = await self._outcome()
-                self._ended = number
-            if self._error is not None:
-                raise self._error
-
-    plant(SharedCall.join, join)
