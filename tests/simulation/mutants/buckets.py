@@ -176,3 +176,14 @@ def reader_begins_below_the_low(plant: Planter) -> None:
         return before, attrs.evolve(held, register=attrs.evolve(held.register, low=1))
 
     plant(s3_open._raise_register, raise_register)
+
+
+@_planted("L7")
+def what_others_left_is_not_swept(plant: Planter) -> None:
+    """Objects that a killed owner had not deleted yet, and what fenced owners put late, stay forever."""
+
+    def begin(original: Any, self: S3Log, opened: OpenedS3Log) -> Any:
+        self._stale = []
+        return original(self, opened)
+
+    plant(S3Log._begin, begin)
