@@ -650,9 +650,13 @@ def _with_bucket(plan: Plan, random: Random) -> Plan:
         kept_bytes=random.choice((300, 16 << 20)),
         start_bytes=random.choice((SLOT_HEADER_BYTES, 300, 64 << 10)),
         parallel=random.choice((1, 8)),
+        appends_max=random.choice((1, 2, 4, 16)),
     )
+    latency = attrs.evolve(site.latency, share=random.choice((0.1, 0.5)))
     limits = attrs.evolve(site.limits, log_files=random.choice((8, 30, 4096)))
-    site = attrs.evolve(site, wal=WalKind.BUCKET, chunks=ChunksKind.OBJECTS, s3_log=log, limits=limits)
+    site = attrs.evolve(
+        site, wal=WalKind.BUCKET, chunks=ChunksKind.OBJECTS, s3_log=log, limits=limits, latency=latency
+    )
     kinds = {fault.kind for fault in plan.beside}
     faults = _faults(
         plan,

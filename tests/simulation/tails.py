@@ -155,7 +155,7 @@ def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> b
 
 def _is_at_rest(container: Container) -> bool:
     pipeline = container._components.pipeline
-    return pipeline._in_flight is None and pipeline._building.is_empty
+    return not pipeline._in_flight and pipeline._building.is_empty
 
 
 def _is_asked(container: Container) -> bool:
