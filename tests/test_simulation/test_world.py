@@ -136,8 +136,8 @@ def test_idle_means_quiet(kind: SiteKind) -> None:
 
 
 def _effects(trace: Trace, process: Process) -> list[str]:
-    verbs = ("Write", "Sync", "Open", "Link", "Unlink", "Rename", "Allocate", "MakeFolder")
-    verbs += ("log ", "chunk ", "object ")
+    files = ("Write", "Sync", "Open", "Link", "Unlink", "Rename", "Allocate", "MakeFolder")
+    verbs = (*files, "log ", "chunk ", "object ")
     mine = (line.split(" ", 2) for line in trace.lines)
     return [text for _, source, text in mine if source == process.gate.name and text.startswith(verbs)]
 
