@@ -113,7 +113,7 @@ ORDER_SHARE = 0.15
 """The share of the seeds without any of these with an operator's orders to garbage collection."""
 DISK_SHARE = 0.2
 """The share of the seeds without any of these in which the file system of the chunks is full for a while."""
-BUCKET_SHARE = 0.55
+BUCKET_SHARE = 0.5
 """The share of the seeds with a log service, and without a legacy layout and full disks, whose log is in the
 bucket of the chunks instead."""
 FIRST_IN_BUCKET = (1 << 44) + (7 << 32)
