@@ -652,7 +652,9 @@ def _with_bucket(plan: Plan, random: Random) -> Plan:
         parallel=random.choice((1, 8)),
         appends_max=random.choice((1, 2, 4, 16)),
     )
-    latency = attrs.evolve(site.latency, share=random.choice((0.1, 0.5)))
+    # In half of them several appends are often under way.
+    late = random.choice((site.latency.log, 0.02))
+    latency = attrs.evolve(site.latency, log=late, share=random.choice((0.1, 0.5)))
     limits = attrs.evolve(site.limits, log_files=random.choice((8, 30, 4096)))
     site = attrs.evolve(
         site, wal=WalKind.BUCKET, chunks=ChunksKind.OBJECTS, s3_log=log, limits=limits, latency=latency
