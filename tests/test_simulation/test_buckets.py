@@ -52,7 +52,7 @@ def test_a_first_opening_in_a_bucket_is_met_by_the_next_one() -> None:
         ("what-others-left-is-not-swept", 3),
         pytest.param("put-replaces-what-is-there", 3, marks=pytest.mark.extended),
         pytest.param("fence-leaves-the-next-slot-free", 3, marks=pytest.mark.extended),
-        pytest.param("objects-are-deleted-before-the-low-is-raised", 5, marks=pytest.mark.extended),
+        pytest.param("objects-are-deleted-before-the-low-is-raised", 1, marks=pytest.mark.extended),
     ],
 )
 def test_a_bug_of_the_log_in_a_bucket_is_caught(name: str, seed: int) -> None:
