@@ -195,5 +195,5 @@ class SimulatedObjects(ObjectStore):
 
 
 def _lost(verb: str, why: str) -> TierlogError:
-    """What the caller is told when there is no answer."""
+    """The error of a request without an answer."""
     return OutcomeUnknown(why) if verb in ("put", "delete") else Unavailable(why)

@@ -4,7 +4,7 @@ deliver.
 ``TailWatch`` inspects the living container: whether bytes, a seal, the segment's end or the container's own
 end are there for the reader. Waking costs no I/O, so what is there at one check and still undelivered at the
 next one was missed. Only what needs nothing else counts: bytes must be in memory, since long-term storage may
-be slow, and no look at the register in a bucket may be under way; a seal or an end must be durable, so
+be slow, and nobody may be reading the register in a bucket; a seal or an end must be durable, so
 nothing may be in the pipeline; and the process must not have been frozen in between. Whether the delivered
 bytes are right is checked by ``NextBlock``.
 """
@@ -159,7 +159,7 @@ def _is_at_rest(container: Container) -> bool:
 
 
 def _is_asked(container: Container) -> bool:
-    """Whether a look at the register in a bucket is under way: nothing is delivered before it (rule W12)."""
+    """Whether the register in a bucket is being read: nothing is delivered before that (rule W12)."""
     return isinstance(container.log, S3Log) and container.log._confirmation._turn.locked()
 
 
