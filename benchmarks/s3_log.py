@@ -22,11 +22,18 @@ LATENCY = 0.02
 """Seconds, as of a bucket in the same region."""
 
 
-async def _rate(count: int, one: Callable[[int], Awaitable[object]]) -> float:
-    """How many a second, one after the other."""
+async def _rate(count: int, one: Callable[[int], Awaitable[object]], at_once: int = 1) -> float:
+    """How many a second."""
+    numbers = iter(range(count))
+
+    async def some() -> None:
+        for number in numbers:
+            await one(number)
+
     begin = time.perf_counter()
-    for number in range(count):
-        await one(number)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(at_once):
+            tasks.start_soon(some)
     return count / (time.perf_counter() - begin)
 
 
@@ -89,17 +96,8 @@ async def s3_store_append(setting: Setting) -> Sequence[Pair]:
 
             async def value() -> float:
                 nonlocal in_group
-                groups, numbers = _groups(store), iter(range(count))
-
-                async def append_some() -> None:
-                    for _ in numbers:
-                        await store.append("s", payload)
-
-                begin = time.perf_counter()
-                async with anyio.create_task_group() as tasks:
-                    for _ in range(IN_FLIGHT):
-                        tasks.start_soon(append_some)
-                figure = count / (time.perf_counter() - begin)
+                groups = _groups(store)
+                figure = await _rate(count, lambda _: store.append("s", payload), IN_FLIGHT)
                 in_group = count / (_groups(store) - groups)
                 return figure
 

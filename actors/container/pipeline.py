@@ -3,11 +3,13 @@
 Owns the order of everything that enters the log, and the moment when an effect becomes visible. What requests
 mean and what operations change is in ``operations/``.
 
-Two tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state,
+Its tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state,
 applies it and adds it to the group being built; ``_commit`` makes that group durable, then publishes it:
-durable lengths, tail cache, waiters, answers. While one group is being written the next is built. A group is
-written only after the one before is durable (rule W2). Both work in slices, between which the event loop runs
-others: an operation that is durable and not published yet is to them what one in the log's hands is.
+durable lengths, tail cache, waiters, answers. While one group is being written the next is built. There are
+as many committers as the log takes appends at once: one, where a group is written only after the one before
+is durable (rule W2). They take turns to take a group, and publish in the same order. All work in slices,
+between which the event loop runs others: an operation that is durable and not published yet is to them what
+one in the log's hands is.
 
 Rules: C1 (nothing is readable or answered before it is durable, refusals included), C5 (an exception out of a
 sync step poisons the container: no request succeeds any more, nothing more is logged), C6 (internal requests
@@ -123,7 +125,11 @@ class Pipeline:
         self._options = options
         self._hooks = hooks
         self._building = Group(state.sequence + 1)
-        self._in_flight: Group | None = None
+        self._in_flight: deque[Group] = deque()
+        """In the log's hands, or durable and not published yet; in order."""
+        self._published: anyio.Event | None = None
+        self._last_number = 0
+        """That of the group published last."""
         self._work: OneShot | None = None
         self._taken: OneShot | None = None
         self._loads_wait: OneShot | None = None
@@ -143,10 +149,13 @@ class Pipeline:
         """Work until the mailbox is closed and everything in it is answered, or until something fails (the
         error is raised)."""
         self._building = Group(self._state.sequence + 1)  # recovery has moved it since ``__init__``
+        self._last_number = self._log.next_group - 1
+        turn = anyio.Lock(fast_acquire=True)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._hooks.protect(self._commit))
-                # Returns when the mailbox is closed; the committer then ends once the last group is
+                for _ in range(self._log.appends_max):
+                    tasks.start_soon(self._hooks.protect(self._commit), turn)
+                # Returns when the mailbox is closed; the committers then end once the last group is
                 # published.
                 await self._hooks.protect(self._prepare)()
                 self._wake_committer()
@@ -166,9 +175,8 @@ class Pipeline:
             f"the container stopped before the operations that this answer depends on were durable{why}: "
             f"repeat the call"
         )
-        for group in (self._in_flight, self._building):
-            if group is not None:
-                group.fail(error, unchanged)
+        for group in (*self._in_flight, self._building):
+            group.fail(error, unchanged)
         self._fail_parked()
 
     def _fail_parked(self) -> None:
@@ -396,27 +404,47 @@ class Pipeline:
 
     # --- commit: make durable, then publish ------------------------------------------------------
 
-    async def _commit(self) -> None:
-        while not self.poisoned:  # a group from a failed step is never written
-            group = self._building
-            if group.is_empty:
-                if self._closing:
-                    return
+    async def _commit(self, turn: anyio.Lock) -> None:
+        while True:
+            async with turn:
+                group = await self._take()
+            if group is None:
+                return
 
-                self._work = self._mailbox.events.new()
-                await self._work.wait()
-                continue
-
-            # No await since ``group`` was taken, so it ends at the present sequence.
-            self._building = Group(self._state.sequence + 1)
-            self._in_flight = group
-            for waiting in (self._taken, self._loads_wait):
-                if waiting is not None:
-                    waiting.set()
-            self._taken = self._loads_wait = None
+            # Without a pause since the group was taken: the log numbers groups in the order of the calls.
             await self._commit_one(group)
             # Only when it is published: until then ``_fail_unanswered`` has to answer its callers.
-            self._in_flight = None
+            self._in_flight.popleft()
+            if self._published is not None:
+                self._published.set()
+                self._published = None
+
+    async def _take(self) -> Group | None:
+        """The group that is built, once there is one and the log takes it; None at the end."""
+        while not self.poisoned:  # a group from a failed step is never written
+            group = self._building
+            if group.is_empty and self._closing:
+                return None
+            if group.is_empty:
+                self._work = self._mailbox.events.new()
+                await self._work.wait()
+            # Nothing that could join the last group comes any more.
+            elif (
+                group.operations and not self._closing and (delay := self._log.append_delay(group.size)) > 0.0
+            ):
+                self._work = self._mailbox.events.new()
+                with anyio.move_on_after(delay):
+                    await self._work.wait()
+            else:
+                # No await since ``group`` was looked up, so it ends at the present sequence.
+                self._building = Group(self._state.sequence + 1)
+                self._in_flight.append(group)
+                for waiting in (self._taken, self._loads_wait):
+                    if waiting is not None:
+                        waiting.set()
+                self._taken = self._loads_wait = None
+                return group
+        return None
 
     async def _commit_one(self, group: Group) -> None:
         if group.operations:
@@ -424,7 +452,11 @@ class Pipeline:
         else:
             # Nothing to log, so no write proves ownership: confirm it before answering.
             await self._log.confirm_owner()
-            number = self._log.next_group - 1
+            number = 0
+        while self._in_flight[0] is not group:  # C1: those before it are published first
+            self._published = self._published or anyio.Event()
+            await self._published.wait()
+        self._last_number = number = number or self._last_number
 
         finishing = self._finish(group, number)
         while self._advance(finishing):

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import attrs
 
-from ...journal.manifest.chain import ChainProblem, read_chain, runs_prefix
+from ...journal.manifest.chain import ChainProblem, read_owners, runs_prefix
 from ...journal.manifest.element import RUN_LIST_BYTES_MAX
 from ...storage_backends.base.checksum import crc32c, crc32c_of
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -60,7 +60,7 @@ async def _named_runs(view: StoreView, container: ContainerView) -> RunList:
     if view.has_logs:
         return (await container.snapshot()).state.table.runs
 
-    newest = (await read_chain(view.chunks, container.index)).newest
+    newest = (await read_owners(view.chunks, container.index)).newest
     return RunList() if newest is None else newest.runs
 
 

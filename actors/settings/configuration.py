@@ -16,6 +16,7 @@ from typing import Any, ParamSpec
 import attrs
 
 from ...journal.log.contract import GROUP_BYTES_MAX
+from ...journal.log.s3_layout import SLOTS_AHEAD
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 from ...storage_backends.base.errors import ConfigError, InvalidArgument
 from ...storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX
@@ -290,6 +291,9 @@ class S3LogConfig(Value):
     )
     pace_bytes: int = _size(
         MiB, KiB, GROUP_BYTES_MAX, "A group that holds this many bytes is put without waiting."
+    )
+    appends_max: int = _count(
+        4, 1, SLOTS_AHEAD, "The most groups of a container that are put at once; acks stay in order."
     )
 
 

@@ -194,7 +194,7 @@ class BucketOpener:
     ) -> Callable[[int], LocalDisk]:
         merge = partial(merge_runs, files=self.files.lane("merges", width=2))
         log = self.config.s3_log
-        options = S3LogOptions(pace=log.pace, pace_bytes=log.pace_bytes)
+        options = S3LogOptions(pace=log.pace, pace_bytes=log.pace_bytes, appends_max=log.appends_max)
         runs = f"{self.cache}/{identity.store_id.hex()}-runs"
 
         def make(index: int) -> LocalDisk:

@@ -131,8 +131,11 @@ class GracefulEnd:
             return None if reason is None else LeftInLog(index, None, None, reason)
 
         segments, size = owner.unflushed()
+        # An operation without bytes too: the last checkpoint may not have it.
+        is_behind = owner.state.client_sequence > owner.state.checkpoint_sequence
+        if reason is not None or is_behind:
+            # Created segments and rows have no bytes, and wait to be published.
+            segments = max(segments, owner.state.unpublished_segments)
         if reason is None:
             reason = "it was accepted during the end"
-        else:  # Created segments and rows have no bytes, and wait to be published.
-            segments = max(segments, owner.state.unpublished_segments)
-        return LeftInLog(index, segments, size, reason) if segments or size else None
+        return LeftInLog(index, segments, size, reason) if segments or size or is_behind else None

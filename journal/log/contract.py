@@ -128,6 +128,11 @@ class DurableDataLog(ABC):
         """How many appends may be under way at once."""
         return 1
 
+    def append_delay(self, size: int) -> float:
+        """The seconds for which an append of ``size`` bytes should wait, so that its group grows: positive
+        where each append costs money."""
+        return 0.0
+
     @abstractmethod
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         """Make one group durable; returns its number."""

@@ -16,12 +16,12 @@ class S3LogOptions:
     """Times in seconds."""
 
     appends_max: int = attrs.field(
-        default=1, validator=[attrs.validators.ge(1), attrs.validators.le(SLOTS_AHEAD)]
+        default=4, validator=[attrs.validators.ge(1), attrs.validators.le(SLOTS_AHEAD)]
     )
     """Puts of groups that may be under way at once."""
     pace: float = 0.05
-    """The shortest time from the begin of one put to that of the next: requests cost money, and meanwhile the
-    next group grows."""
+    """The shortest time from the begin of one put to that of the next (``append_delay``): requests cost
+    money."""
     pace_bytes: int = 1 << 20
     """A group of so many bytes does not wait."""
     check_after: float = 1.0

@@ -216,6 +216,12 @@ class S3Log(DurableDataLog):
     def appends_max(self) -> int:
         return self._ctx.options.appends_max
 
+    def append_delay(self, size: int) -> float:
+        options = self._ctx.options
+        if size >= options.pace_bytes:
+            return 0.0
+        return max(0.0, self._last_put + options.pace - anyio.current_time())
+
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))
         if size > GROUP_BYTES_MAX or not 0 <= tag < 1 << 32 or not 0 <= truncate_before <= self._next_group:
@@ -263,17 +269,12 @@ class S3Log(DurableDataLog):
         return flight
 
     async def _put(self, header: SlotHeader, buffers: Sequence[Buffer]) -> None:
-        options = self._ctx.options
-        begin = anyio.current_time()
-        if header.size < options.pace_bytes:
-            begin = max(begin, self._last_put + options.pace)
-        self._last_put = begin
-        await anyio.sleep_until(begin)
+        self._last_put = anyio.current_time()
         data = encode_slot(self._ctx.log_id, header, buffers)
         put = await self._ctx.calls.put(self._ctx.layout.slot(header.slot), data)
         if not put.version:
             raise NotOwner(f"epoch {header.epoch} was fenced: {self._place(header.slot)} is another owner's")
-        if anyio.current_time() >= self._last_check + options.check_after:
+        if anyio.current_time() >= self._last_check + self._ctx.options.check_after:
             # L9: for its successor's sake. That the register cannot be read now is no reason to stop.
             with suppress(Unavailable):
                 await self._confirmation.join()

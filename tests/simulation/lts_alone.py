@@ -146,7 +146,8 @@ async def check_alone(
                 runs = RunReader(StoredRuns(chunks), BlockCache(_CACHE_BYTES))
                 boot = await read_boot(index, newest, newest.element, runs)
                 rows = await _rows(newest.element.runs, runs)
-                _check(boot, rows, contents, notes, partial(truncated_to, index))
+                before = await _rows(_earlier(newest.element), runs) if newest.element.runs.held else {}
+                _check(boot, rows, before, contents, notes, partial(truncated_to, index))
                 found += 1
     except TierlogError as error:
         raise _broken(index, f"it cannot be read: {error!r}") from error
@@ -160,6 +161,13 @@ def _has_no_rows(container: int, element: Element, notes: CutNotes) -> bool:
     at_cut = notes.cuts.get((container, element.progress.cut), [])
     lacked_room = any(noted.images or noted.rows for noted in at_cut)
     return not element.runs.schema and (not element.progress.cycle or lacked_room)
+
+
+def _earlier(element: Element) -> RunList:
+    """The runs that have rows of cycles before the newest one."""
+    runs = element.runs
+    earlier = tuple(each for each in runs.runs if each.first_cycle < element.progress.cycle)
+    return attrs.evolve(runs, runs=earlier)
 
 
 async def _rows(listed: RunList, runs: RunReader) -> dict[bytes, Row]:
@@ -181,6 +189,7 @@ def _broken(container: int, breach: str) -> Broken:
 def _check(
     boot: LtsBoot,
     rows: Mapping[bytes, Row],
+    before: Mapping[bytes, Row],
     contents: Mapping[str, bytes],
     notes: CutNotes,
     truncated_to: Callable[[int], int],
@@ -198,13 +207,19 @@ def _check(
         if not is_record(key) and row.version > runs.rows_to:
             raise _broken(container, f"{row} is later than the cut {runs.rows_to}")
     noted = notes.cuts.get((container, runs.rows_to), [])
-    breaches = [next(_breaches(boot, rows, at_cut, notes), "") for at_cut in noted]
+    breaches = [next(_breaches(boot, rows, before, at_cut, notes), "") for at_cut in noted]
     if not noted or all(breaches):
         raise _broken(container, breaches[-1] if noted else f"no cycle had the cut {runs.rows_to}")
 
 
-def _breaches(boot: LtsBoot, rows: Mapping[bytes, Row], at_cut: _AtCut, notes: CutNotes) -> Iterator[str]:
-    """How the element differs from the state at its cut."""
+def _breaches(
+    boot: LtsBoot,
+    rows: Mapping[bytes, Row],
+    before: Mapping[bytes, Row],
+    at_cut: _AtCut,
+    notes: CutNotes,
+) -> Iterator[str]:
+    """How the element differs from the state at its cut. ``before``: what earlier cycles had published."""
     held = set(boot.chosen.runs.held)
     images = {
         int(key[len(IMAGE_PREFIX) :], 16): load.image
@@ -223,7 +238,9 @@ def _breaches(boot: LtsBoot, rows: Mapping[bytes, Row], at_cut: _AtCut, notes: C
             yield f"{row} was there at the cut, and there is {shown}; held: {held}"
         # Not by the closures of the product: they say whose row it is.
         record = transaction_of_row(row) if key.startswith(TRANSACTION_PREFIX) else None
-        if is_same and record is not None and record.sid in held:
+        # Replay brings rows to memory again that were published before the segment was late.
+        is_new = is_same and before.get(key) != row
+        if is_new and record is not None and record.sid in held:
             yield f"{record} is published, and its target is held back; held: {held}"
     published = {(record.target, record.id) for record in boot.open}
     for transaction, sid in at_cut.open.items():

@@ -160,7 +160,7 @@ class _Content:
     """The bytes of a run's local copy, read if they are needed. All are equal: a run never changes."""
 
     def __init__(self, folder: RunFolder, run: RunEntry) -> None:
-        self._folder = folder
+        self._folder: RunFolder | None = folder
         self._run = run
 
     def __eq__(self, other: object) -> bool:
@@ -170,14 +170,16 @@ class _Content:
         return 0
 
     def read(self) -> bytes:
-        path = path_of(self._folder.path, self._run)
-        files = self._folder.files
+        """Once: the cache keeps this object, which must not keep the whole world of a seed."""
+        folder, self._folder = self._folder, None
+        assert folder is not None
+        path, files = path_of(folder.path, self._run), folder.files
         if not isinstance(files, SimulatedFiles):
             return Path(path).read_bytes()
 
         data = files.disk.content(path) if files.disk.exists(path) else b""
-        if crc32c(data) != self._run.crc and isinstance(self._folder, SimulatedRuns) and self._folder.stored:
-            return self._folder.stored(self._run.name)
+        if crc32c(data) != self._run.crc and isinstance(folder, SimulatedRuns) and folder.stored:
+            return folder.stored(self._run.name)
         return data
 
 

@@ -14,7 +14,9 @@ import pytest
 from support.container_world import MIB
 from support.runtime_site import SERVING, Site
 from tierlog import OutcomeUnknown, Unavailable
+from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
 from tierlog.actors.container.container import Container
+from tierlog.actors.container.operations.transactions import AbortTransactionRequest
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.supervision import RestartPolicy
@@ -87,6 +89,40 @@ class SlowSite(Site):
         await self.storage.reached.wait()
         await owner.append(append_request(NAME, b"2", MIB, None, None, None, None, None))
         self.gate.set()
+
+
+class LateSite(Site):
+    """``ending`` is set when the end of a checkpoint is appended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ending = anyio.Event()
+        self.options = attrs.evolve(SERVING, flush_budget=5.0)
+
+    def log(self, index: int) -> Any:
+        return NoticedLog(super().log(index), self.ending) if index == INDEX else super().log(index)
+
+    def parts(self) -> RuntimeParts:
+        return attrs.evolve(super().parts(), options=self.options)
+
+    async def abort_behind_the_checkpoint(self, owner: Container) -> None:
+        await self.ending.wait()
+        await owner.ask(AbortTransactionRequest(NAME, "t", "late"))
+
+
+class NoticedLog:
+    def __init__(self, inner: DurableDataLog, ending: anyio.Event) -> None:
+        self._inner = inner
+        self._ending = ending
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, **options: Any) -> int:
+        if tag == TAG_CHECKPOINT_END:
+            self._ending.set()
+            await anyio.wait_all_tasks_blocked()
+        return await self._inner.append(buffers, tag=tag, **options)
 
 
 class GatedSite(Site):
@@ -163,6 +199,21 @@ async def test_f9_a_call_that_is_accepted_behind_the_cut_of_the_flush_is_flushed
         await opened(runtime)
         info = await runtime.store.segment_info(NAME)
         assert info.flushed_length == info.length == 2
+
+
+async def test_f9_a_call_that_is_accepted_behind_the_last_checkpoint_is_listed() -> None:
+    """Though it has no bytes: the next owner applies it again."""
+    site = LateSite()
+    async with anyio.create_task_group() as tasks, site.runtime() as runtime:
+        store = runtime.store
+        await opened(runtime)
+        await store.create_segment(NAME)
+        await store.begin_transaction(NAME, "t")
+        tasks.start_soon(store.on_container, INDEX, site.abort_behind_the_checkpoint)
+        await anyio.wait_all_tasks_blocked()
+        assert not site.ending.is_set()
+    assert store.end_report is not None
+    assert [each.reason for each in store.end_report.left] == ["it was accepted during the end"]
 
 
 async def test_f9_a_host_that_serves_on_flushes_once_and_lists_what_came_meanwhile() -> None:
