@@ -14,6 +14,7 @@ import pytest
 
 from support.http_server import Wrapped, everything, everything_while_it_drips, until
 from support.scripted_server import Answer, Fault, Received, json_answer, problem, script_of, scripted
+from support.spans import Recorder
 from support.two_hosts import Host, host, name_in, two_hosts
 from tierlog import InvalidArgument, NotOwner, OutcomeUnknown
 from tierlog.actors.gateway.server.context import Arrival, ServerLimits
@@ -21,6 +22,7 @@ from tierlog.actors.gateway.server.passing import KEPT_BYTES, passed_headers
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere, UnknownHost
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
+from tierlog.actors.telemetry.opentelemetry import opentelemetry_tracing
 from tierlog.storage_backends.base.errors import TierlogError
 
 pytestmark = pytest.mark.anyio
@@ -523,6 +525,20 @@ async def test_headers_of_the_exchange_are_not_passed_on(tmp_path: Path) -> None
         "x-request-id": "mine",
         "traceparent": mine["traceparent"],
     }
+
+
+async def test_the_owners_span_is_a_child_of_the_hosts_own(tmp_path: Path) -> None:
+    recorder = Recorder()
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    async with two_hosts(tmp_path, tracing=opentelemetry_tracing(recorder.provider)) as (_, first, _):
+        headers = {"traceparent": f"00-{trace}-{parent}-01"}
+        assert (await first.served.http.get(INFO, headers=headers)).status_code == 404
+    children = {span.parent.span_id: span for span in recorder.all() if span.parent is not None}
+    host_span = children[int(parent, 16)]
+    passed = children[host_span.context.span_id]
+    owner_span = children[passed.context.span_id]
+    assert (host_span.name, owner_span.name) == ("GET /v1/segments/{name}/info",) * 2
+    assert {f"{span.context.trace_id:032x}" for span in (host_span, owner_span)} == {trace}
 
 
 @pytest.mark.parametrize("named", ["Tierlog-Writer-Id", "close, tierlog-expected-offset", "RANGE", "Host"])
