@@ -27,7 +27,7 @@ import anyio.abc
 from ...storage_backends.base.errors import TierlogError
 from ..gateway.server.app import ServerLimits, gateway_of, make_app
 from ..gateway.server.connections import raise_file_limit
-from ..gateway.server.guard import advertised_name
+from ..gateway.server.guard import advertised_name, names_of
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..kernel.process_memory import RecoveredObjects
@@ -84,6 +84,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--listen", default="127.0.0.1:0", help="address and port; port 0 lets the system choose"
     )
     parser.add_argument("--advertise", default="", help="the address under which clients reach this machine")
+    parser.add_argument("--forward", action="store_true", help="pass requests for other hosts on to them")
     parser.add_argument("--config", help="a tierlog.toml")
     parser.add_argument("--log-level", choices=LEVELS, default="info", help="the least level that is logged")
     parser.add_argument("--adopt", action="store_true", help="open a restored or copied folder on purpose")
@@ -206,7 +207,8 @@ class HostService:
                 # All of them may fail over to this host.
                 reserved_files=RESERVED_FILES + CONTAINER_FILES * runtime.containers,
             ),
-            names=(given.listen.rpartition(":")[0], given.advertise),
+            names=names_of(given.listen.rpartition(":")[0], given.advertise, self._config.server.names),
+            serves=runtime.serves if given.forward or self._config.server.forward else None,
         )
         monitor = LoopMonitor(time.monotonic)
         gateway = gateway_of(app)
