@@ -15,7 +15,7 @@ from typing import TypeVar
 import attrs
 
 from ..actors.direct_read.storage import check_location
-from ..actors.gateway.client.transport import check_url
+from ..actors.gateway.client.addresses import check_addresses
 from ..actors.settings.units import GiB, KiB, MiB, Setting, duration, size
 from ..storage_backends.base.errors import InvalidArgument, shown
 from ..storage_backends.base.names import check_segment_name
@@ -321,14 +321,15 @@ def _check_known(key: str) -> None:
 def _endpoint(text: str | None) -> str:
     if not text:
         raise InvalidArgument(
-            "option endpoint is missing: the URL of a tierlog service, like http://127.0.0.1:8470"
+            "option endpoint is missing: the URL of a tierlog service, like http://127.0.0.1:8470, or "
+            "several, with commas between them"
         )
 
     # Before anything else shows the text: Spark writes errors into logs that many people can read.
     if "@" in text:
         raise InvalidArgument("option endpoint: a URL must not contain a user name or a password")
 
-    return check_url(_checked_text(text))
+    return ",".join(check_addresses(_checked_text(text)))
 
 
 def _segment(texts: Mapping[str, str]) -> tuple[str | None, str]:

@@ -16,7 +16,7 @@ from ..telemetry.logging import current_level, log_to_stderr
 from . import output
 from .options import Config, LogLevelOption, store_place
 from .running import execute, read_settings
-from .serve import Advertise, Containers, Listen
+from .serve import Advertise, Containers, Forward, Listen
 
 if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_location import S3Location
@@ -70,6 +70,7 @@ def run(
     id: Id = None,
     listen: HostListen = None,
     advertise: Advertise = None,
+    forward: Forward = False,
     config: Config = None,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -91,7 +92,7 @@ def run(
             from ..supervisor.hosts import default_id, joined_id_refusal
             from ..supervisor.service import check_advertised, listen_of
 
-        settings = _advertising(read_settings(config, None), advertise)
+        settings = _overridden(read_settings(config, None), advertise, forward)
         name = default_id(socket.gethostname(), system_world().new_id) if id is None else id
         if refusal := joined_id_refusal(name):
             raise InvalidArgument(refusal)
@@ -116,6 +117,7 @@ def supervise(
     config: Config = None,
     listen: Listen = None,
     advertise: Advertise = None,
+    forward: Forward = False,
     containers: Containers = None,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -131,7 +133,7 @@ def supervise(
             from ..supervisor.served_store import StoreAsked
             from ..supervisor.service import ServiceOptions, listen_of, run_service
 
-        settings = _advertising(read_settings(config, None), advertise)
+        settings = _overridden(read_settings(config, None), advertise, forward)
         log_to_stderr(host="supervisor", pid=os.getpid())
         address, port = listen_of(listen, settings.server)
         asked = StoreAsked(
@@ -161,15 +163,17 @@ def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
     output.print_lines([f"supervising {found} at {served.url}"])
 
 
-def _advertising(settings: StoreConfig, advertise: str | None) -> StoreConfig:
+def _overridden(settings: StoreConfig, advertise: str | None, forward: bool) -> StoreConfig:
+    """The settings with those that options replace."""
     import attrs
 
     from ..supervisor.service import check_advertised_name
 
-    if advertise is None:
-        return settings
-    check_advertised_name(advertise)
-    return attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
+    server = settings.server
+    if advertise is not None:
+        check_advertised_name(advertise)
+        server = attrs.evolve(server, advertise=advertise)
+    return attrs.evolve(settings, server=attrs.evolve(server, forward=forward or server.forward))
 
 
 def _in_bucket(place: str, remedy: str) -> S3Location:

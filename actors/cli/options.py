@@ -144,7 +144,7 @@ Url = Annotated[
         envvar="TIERLOG_URL",
         show_envvar=True,
         metavar="URL",
-        help="The service's URL.",
+        help="The service's URL, or several with commas between them.",
         show_default=DEFAULT_URL,
     ),
 ]
@@ -153,7 +153,8 @@ Service = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Use the service at this URL instead of a data folder.",
+        help="Use the service at this URL instead of a data folder; several may be given, with commas "
+        "between them.",
         show_default=False,
     ),
 ]

@@ -57,6 +57,8 @@ _HINTS: Hints = {
 RUN_AGAIN = "run the same command again to go on"
 NO_HINTS: Hints = MappingProxyType({})
 _REQUEST_SECONDS = 10.0
+_HEAD_START_SECONDS = 1.0
+"""Seconds to connect to one of several addresses, before the next one is asked."""
 _NOTICE_SECONDS = 1.0
 
 
@@ -306,37 +308,77 @@ async def ask_service(
     """Send a request to the service at ``url``; returns the JSON of its answer, which is waited for
     ``seconds``. The environment's proxies are not used.
 
+    Of several addresses in ``url`` the next one is asked if there is no connection, if what was asked is a
+    host, which does not have the path, or if a read gets no proper answer.
+
     Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there
     is no answer, or one that is no ``kind``.
     """
+    from ..gateway.client.addresses import check_addresses, nobody_answers
+    from ..gateway.wire.errors import NoSuchPath
+
+    *others, last = check_addresses(url)
+    silent: dict[str, _NoAnswer] = {}
+    with notice_of_wait(url):
+        for address in (*others, last):
+            # That nobody listens shows at once, but for a machine that is gone.
+            connect = _REQUEST_SECONDS if address == last else _HEAD_START_SECONDS
+            try:
+                return await _ask(address, method, path, body, kind, seconds, connect)
+            except NoSuchPath as error:
+                if address == last and not silent:
+                    raise
+                silent[address] = _NoAnswer(str(error), is_unsent=True)
+            except _NoAnswer as error:
+                if not error.is_unsent and method != "GET":
+                    raise nobody_answers({address: error.reason}) from error.__cause__
+                silent[address] = error
+    raise nobody_answers({each: error.reason for each, error in silent.items()}) from silent[last].__cause__
+
+
+class _NoAnswer(Exception):
+    def __init__(self, reason: str, *, is_unsent: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_unsent = is_unsent
+
+
+async def _ask(
+    url: str,
+    method: str,
+    path: str,
+    body: Mapping[str, str | None] | None,
+    kind: type,
+    seconds: float,
+    connect: float,
+) -> dict[str, Any]:
+    """One request to one address."""
     # Takes 0.1 s.
     import httpx
     import msgspec
 
-    from ..gateway.client.attempts import nobody_answers
-    from ..gateway.client.transport import check_url, describe
+    from ..gateway.client.transport import describe
     from ..gateway.wire.bodies import decode_answer
     from ..gateway.wire.errors import from_problem, is_problem
 
-    url = check_url(url)
     try:
-        # Only the answer may take long: that nobody listens shows at once.
-        timeout = httpx.Timeout(_REQUEST_SECONDS, read=seconds)
-        with notice_of_wait(url):
-            async with httpx.AsyncClient(
-                base_url=url, timeout=timeout, trust_env=False, follow_redirects=True
-            ) as client:
-                answer = await client.request(method, path, json=body)
+        # Only the answer may take long.
+        timeout = httpx.Timeout(_REQUEST_SECONDS, connect=connect, read=seconds)
+        async with httpx.AsyncClient(
+            base_url=url, timeout=timeout, trust_env=False, follow_redirects=True
+        ) as client:
+            answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise nobody_answers(url, describe(url, error)) from error
+        is_unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+        raise _NoAnswer(describe(url, error, connect), is_unsent=is_unsent) from error
 
     if not answer.is_success:
         problem = from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
-        raise problem if is_problem(answer.headers) else nobody_answers(url, str(problem))
+        raise problem if is_problem(answer.headers) else _NoAnswer(str(problem))
     try:
         document = decode_answer(answer.content, dict[str, Any])
         # Only a check: fields that a newer service sends stay in the document, and so in --json.
         msgspec.convert(document, kind)
     except ValueError as error:
-        raise nobody_answers(url, f"what answers is not a tierlog service ({error})") from error
+        raise _NoAnswer(f"what answers is not a tierlog service ({error})") from error
     return document

@@ -46,6 +46,14 @@ Advertise = Annotated[
         "https://NAME behind a proxy that terminates TLS.",
     ),
 ]
+Forward = Annotated[
+    bool,
+    typer.Option(
+        "--forward",
+        help="One-port mode, for load balancers: each host, and the supervisor, passes requests for other "
+        "hosts on to them.",
+    ),
+]
 HostPort = Annotated[
     int | None,
     number_option(
@@ -98,6 +106,7 @@ def serve(
     listen: Listen = None,
     advertise: Advertise = None,
     host_port: HostPort = None,
+    forward: Forward = False,
     hosts: Hosts = None,
     containers: Containers = None,
     chunks: Chunks = None,
@@ -136,6 +145,8 @@ def serve(
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, advertise=advertise))
         if host_port is not None:
             settings = attrs.evolve(settings, server=attrs.evolve(settings.server, host_port=host_port))
+        if forward:
+            settings = attrs.evolve(settings, server=attrs.evolve(settings.server, forward=True))
         address, port = listen_of(listen, settings.server)
         place = _one_place(context, path, data)
         options = ServiceOptions(

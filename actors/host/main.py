@@ -30,7 +30,7 @@ import attrs
 from ...storage_backends.base.errors import InvalidArgument, TierlogError
 from ..gateway.server.app import ServerLimits, gateway_of, make_app
 from ..gateway.server.connections import raise_file_limit
-from ..gateway.server.guard import advertised_name
+from ..gateway.server.guard import advertised_name, names_of
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..kernel.exits import first_leaf
@@ -78,6 +78,8 @@ class HostOptions:
     """The id of the store that must be there; empty if any may be."""
     adopt: bool = False
     """Whether to open a copied or restored folder (rule W8)."""
+    forward: bool = False
+    """Whether to pass requests for other hosts on to them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,6 +109,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--listen", default="127.0.0.1:0", help="address and port; port 0 lets the system choose"
     )
     parser.add_argument("--advertise", default="", help="the address under which clients reach this machine")
+    parser.add_argument("--forward", action="store_true", help="pass requests for other hosts on to them")
     parser.add_argument("--config", help="a tierlog.toml")
     parser.add_argument("--log-level", choices=LEVELS, default="info", help="the least level that is logged")
     parser.add_argument("--adopt", action="store_true", help="open a restored or copied folder on purpose")
@@ -124,6 +127,7 @@ def _options_of(given: argparse.Namespace) -> HostOptions:
         control=given.control,
         store_id=given.store,
         adopt=given.adopt,
+        forward=given.forward,
     )
 
 
@@ -261,7 +265,8 @@ class HostService:
                 # All of them may fail over to this host.
                 reserved_files=RESERVED_FILES + CONTAINER_FILES * runtime.containers,
             ),
-            names=(options.address, options.advertise),
+            names=names_of(options.address, options.advertise, self._config.server.names),
+            serves=runtime.serves if options.forward or self._config.server.forward else None,
         )
         monitor = LoopMonitor(time.monotonic)
         gateway = gateway_of(app)

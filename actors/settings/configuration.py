@@ -393,6 +393,16 @@ class ServerConfig(Value):
         "Requests to other names are refused, but for loopback's. https://NAME behind a proxy that ends TLS "
         "makes its pages the service's own.",
     )
+    names: str = _text(
+        "",
+        "Further names, with commas between them, under which clients reach the service: that of a load "
+        "balancer which passes Host on.",
+    )
+    forward: bool = _switch(
+        False,
+        "One-port mode, for load balancers: each host, and the supervisor, passes requests for other hosts "
+        "on to them, and clients need to reach one address only.",
+    )
     connections: int = _count(
         0,
         0,

@@ -2,20 +2,17 @@
 endpoints are (``gateway/server``).
 
 A long poll for the map ends with a change, with its time, with its client or with the server.
-Data never passes through here: requests for a segment, or for what a container deletes, are redirected to
-the host that has the container, and requests that concern all hosts (the lists, the flush) are sent to each
-of them.
+Data never passes through here, but in one-port mode: requests for a segment, or for what a container deletes,
+are redirected to the host that has the container, and requests that concern all hosts (the lists, the flush)
+are sent to each of them.
 """
 
 from __future__ import annotations
 
 import html
-import ssl
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import anyio
 import attrs
@@ -28,10 +25,11 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, transaction_text
+from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS
 from ...storage_backends.base.names import check_segment_name, container_of
 from ...storage_backends.base.world import World
 from ..gateway.server.admin_handlers import HTML, SCRAPE
+from ..gateway.server.all_hosts import AllHosts
 from ..gateway.server.app import ENDPOINTS, app_of
 from ..gateway.server.call import Answer, HttpCall, json_answer
 from ..gateway.server.context import ServerContext, ServerLimits
@@ -39,7 +37,9 @@ from ..gateway.server.endpoint import BODY_ERRORS, Endpoint, Parameter, Success,
 from ..gateway.server.read_handlers import SEGMENTS_PARAMETERS
 from ..gateway.server.tails import Wait
 from ..gateway.server.transaction_handlers import TRANSACTIONS_PARAMETERS
+from ..gateway.server.write_handlers import answer_batch, receive_batch
 from ..gateway.wire import paths
+from ..gateway.wire.batch import BatchItem, Outcome
 from ..gateway.wire.bodies import (
     JSON_TYPE,
     ContainerMap,
@@ -58,16 +58,12 @@ from ..gateway.wire.errors import (
     NoSuchContainer,
     NoSuchHost,
     NoSuchPath,
-    from_problem,
 )
 from ..telemetry.metrics import CONTENT_TYPE
 from ..telemetry.tracing import Tracing
 from .assignment import AssignmentPhase
 from .page import status_page
 from .supervisor import Supervisor
-
-if TYPE_CHECKING:
-    import httpx
 
 _REDIRECT = Success(
     307,
@@ -82,9 +78,6 @@ _REDIRECTED = [
 ]
 LIMITS = ServerLimits(json_bytes=64 << 10)
 """A command is a name at most."""
-_REQUEST_SECONDS = 30.0
-_PROXIED_MAX = 16
-"""Requests in flight that all hosts are asked for: 429."""
 _ACTIVE = "active"
 """The state of a served container, as its host reports it."""
 
@@ -118,37 +111,26 @@ class AdminContext(ServerContext):
         limits: ServerLimits,
         tracing: Tracing | None,
         names: Iterable[str],
+        *,
+        forwards: bool,
     ) -> None:
         super().__init__(world, limits, tracing, names)
         self.supervisor = supervisor
         self._facts = facts
-        self._proxied = 0
+        self.all_hosts = AllHosts(lambda: supervisor.map().containers)
+        if forwards:
+            from ..gateway.server.forwarding import Forwarder  # takes 0.1 s
 
-    @cached_property
-    def hosts(self) -> httpx.AsyncClient:
-        """Asks the hosts. It keeps no connections, so nothing has to be closed, and loads no certificates,
-        because hosts speak plain HTTP."""
-        import httpx
+            self.forwarder = Forwarder(lambda index: supervisor.map().containers[index].url, tracing=tracing)
 
-        # ``trust_env``: a proxy of the environment would be asked for hosts of this machine.
-        return httpx.AsyncClient(
-            timeout=_REQUEST_SECONDS,
-            trust_env=False,
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-        )
+    async def run(self) -> None:
+        if self.forwarder is not None:
+            await self.forwarder.run()
 
-    @contextmanager
-    def proxied(self) -> Iterator[None]:
-        """Counts a request while the hosts are asked for it: each costs as much as one to every host."""
-        if self._proxied >= _PROXIED_MAX:
-            raise Throttled(f"{self._proxied} requests to all hosts are in flight: slow down and try again")
-
-        self._proxied += 1
-        try:
-            yield
-        finally:
-            self._proxied -= 1
+    def container_map(self) -> ContainerMap:
+        """As clients get it: in one-port mode they send everything here (rule H22)."""
+        found = self.supervisor.map()
+        return found if self.forwarder is None else found.behind_one_port()
 
     def status(self) -> dict[str, Any]:
         return {**self._facts, **self.supervisor.view().document()}
@@ -165,10 +147,12 @@ def make_admin_app(
     limits: ServerLimits = LIMITS,
     tracing: Tracing | None = None,
     names: Iterable[str] = (),
+    forwards: bool = False,
 ) -> Starlette:
     """The application. ``facts``: what the status has besides what the supervisor knows (store, folder,
-    ...). ``names``: under which clients reach the supervisor, besides loopback (rule H18)."""
-    context = AdminContext(supervisor, facts, world, limits, tracing, names)
+    ...). ``names``: under which clients reach the supervisor, besides loopback (rule H18). ``forwards``:
+    requests for a container are passed on to its host, and not redirected (rule H22)."""
+    context = AdminContext(supervisor, facts, world, limits, tracing, names, forwards=forwards)
     endpoints = endpoints_of(sys.modules[__name__])
     summary = (
         "Hosts, containers and which host serves which; requests for a segment are redirected to its host."
@@ -252,7 +236,7 @@ async def containers(call: AdminCall) -> ContainerMap:
     # H15: a client that polls again while this stops gets the map as it is.
     if "after" in query and not server.draining:
         await _wait_for_change(call, paths.query_number(query, "after", 0), wait)
-    return server.supervisor.map()
+    return server.container_map()
 
 
 async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
@@ -328,10 +312,7 @@ def _accepted(call: AdminCall) -> Answer:
 )
 async def page_of_segments(call: AdminCall) -> SegmentNames:
     """A page of the names of all hosts' segments, sorted. With the `token` of a page the next one."""
-    asked = paths.query_page(SEGMENTS, call.query())
-    answers = await _ask_for_page(call, paths.SEGMENTS, asked)
-    parts = (asked.part(answer["segments"], answer.get("token")) for answer in answers)
-    return SegmentNames(*asked.page(parts, str))
+    return await call.server.all_hosts.page_of_segments(paths.query_page(SEGMENTS, call.query()))
 
 
 @endpoint(
@@ -345,35 +326,38 @@ async def page_of_segments(call: AdminCall) -> SegmentNames:
 async def page_of_transactions(call: AdminCall) -> Answer:
     """A page of the transactions of all hosts, sorted by target and id. With the `token` of a page the next
     one."""
-    asked = paths.query_page(TRANSACTIONS, call.query())
-    answers = await _ask_for_page(call, paths.TRANSACTIONS, asked)
-    parts = (asked.part(answer["transactions"], answer.get("token")) for answer in answers)
-    found, token = asked.page(parts, lambda info: transaction_text(info["target"], info["transaction_id"]))
-    return json_answer({"transactions": found} | ({} if token is None else {"token": token}))
-
-
-async def _ask_for_page(call: AdminCall, listed: str, asked: PageAsked) -> list[dict[str, Any]]:
-    """The answers of all hosts."""
-    hosts = {assignment.url for assignment in call.server.supervisor.map().containers}
-    return await _ask_all(call.server, "GET", paths.page_path(listed, asked, asked.share(len(hosts))))
+    return await call.server.all_hosts.page_of_transactions(paths.query_page(TRANSACTIONS, call.query()))
 
 
 @endpoint("POST", paths.FLUSH, "flush", Throttled, *BODY_ERRORS)
 async def flush(call: AdminCall, body: Nothing) -> Empty:
     """Flush every container."""
-    await _ask_all(call.server, "POST", paths.FLUSH)
+    await call.server.all_hosts.ask("POST", paths.FLUSH)
     return Empty()
 
 
 @endpoint("POST", paths.BATCH, "batch", CrossOrigin, NotOwner, Throttled)
 async def batch(call: AdminCall) -> None:
-    """Always refused: batches go to the hosts that the container map names."""
+    """Refused, but in one-port mode: batches go to the hosts that the container map names."""
     # Clients send a batch here while they know no owner of its containers; they then refresh the map (rule
     # H13).
-    raise NotOwner("the supervisor serves no container: ask it for the container map")
+    nowhere = NotOwner("the supervisor serves no container: ask it for the container map")
+    forwarder = call.server.forwarder
+    if forwarder is None:
+        raise nowhere
+
+    found = call.server.supervisor.map()
+
+    async def refuse_all(items: Sequence[BatchItem]) -> list[Outcome]:
+        return [nowhere for _ in items]
+
+    items = await receive_batch(call, found.append_bytes_max)
+    count = len(found.containers)
+    outcomes = await forwarder.append_each(call, items, lambda name: container_of(name, count), refuse_all)
+    await answer_batch(call, items, outcomes)
 
 
-async def _redirect_segment(call: AdminCall) -> Answer:
+async def _redirect_segment(call: AdminCall) -> Answer | None:
     """To the host that has the segment's container."""
     path: str = call.scope["path"]
     found = paths.split_segment_path(path)
@@ -384,19 +368,24 @@ async def _redirect_segment(call: AdminCall) -> Answer:
 
     # Before the hash: a bad name has the same answer here as at a host.
     check_segment_name(found[0])
-    return _redirect(call, container_of(found[0], len(call.server.supervisor.fleet.assignments)))
+    index = container_of(found[0], len(call.server.supervisor.fleet.assignments))
+    return await _redirect(call, index, parks=found[1] == paths.Verb.TAIL.value)
 
 
-async def _redirect_container(call: AdminCall) -> Answer:
+async def _redirect_container(call: AdminCall) -> Answer | None:
     """To the host that has the container."""
-    return _redirect(call, call.server.supervisor.checked_container(call.container))
+    return await _redirect(call, call.server.supervisor.checked_container(call.container))
 
 
-def _redirect(call: AdminCall, index: int) -> Answer:
+async def _redirect(call: AdminCall, index: int, *, parks: bool = False) -> Answer | None:
     supervisor, path = call.server.supervisor, call.scope["path"]
     url = supervisor.map().containers[index].url
     if url is None:
-        raise _unserved(supervisor, index)
+        raise Unavailable(supervisor.fleet.assignments[index].absence)
+
+    if call.server.forwarder is not None:
+        await call.server.forwarder.forward(call, index, url, parks=parks)
+        return None
 
     # As it was sent: decoded and encoded again, a name with ``%2F`` could become another one.
     raw: bytes = call.scope.get("raw_path") or path.encode()
@@ -406,6 +395,15 @@ def _redirect(call: AdminCall, index: int) -> Answer:
     return Answer(307, headers={"Location": target})
 
 
+# Of its own: parked readers have a bound of their own.
+redirect_tail = endpoint(
+    "GET",
+    f"{paths.SEGMENTS}/{{rest:path}}/{paths.Verb.TAIL.value}",
+    "redirect-tail",
+    successes=(),
+    is_tail=True,
+    is_documented=False,
+)(_redirect_segment)
 redirect_get = endpoint(
     "GET", f"{paths.SEGMENTS}/{{rest:path}}", "redirect-get", successes=(), is_documented=False
 )(_redirect_segment)
@@ -451,52 +449,3 @@ redirect_confirm = endpoint(
     successes=(),
     is_documented=False,
 )(_redirect_container)
-
-
-def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
-    return Unavailable(supervisor.fleet.assignments[index].absence)
-
-
-async def _ask_all(server: AdminContext, method: str, path: str) -> list[dict[str, Any]]:
-    """The documents that the hosts answer, each asked once. Raises what one of them refused it with, or
-    ``Unavailable`` if a container has no host now, or moves meanwhile (rule H20)."""
-    assignments = server.supervisor.map().containers
-    for assignment in assignments:
-        # All or nothing: an answer without one container's segments would pass for a complete one.
-        if assignment.url is None:
-            raise _unserved(server.supervisor, assignment.container)
-
-    answers: list[dict[str, Any]] = []
-    refusals: list[TierlogError] = []
-    with server.proxied():
-        async with anyio.create_task_group() as tasks:
-            for url in sorted({assignment.url for assignment in assignments if assignment.url is not None}):
-                tasks.start_soon(_ask, server.hosts, method, url + path, answers, refusals)
-    if refusals:
-        raise refusals[0]
-    if server.supervisor.map().containers != assignments:
-        # One that moved between two answers may be in none of them.
-        raise Unavailable("containers moved meanwhile: ask again")
-    return answers
-
-
-async def _ask(
-    client: httpx.AsyncClient,
-    method: str,
-    url: str,
-    answers: list[dict[str, Any]],
-    refusals: list[TierlogError],
-) -> None:
-    import httpx
-
-    try:
-        answer = await client.request(method, url)
-        if answer.is_success:
-            answers.append(answer.json() if answer.content else {})
-            return
-
-        refusal = from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
-    except (httpx.HTTPError, ValueError):
-        refusal = Unavailable("a host did not answer: ask again")
-    # The hosts were chosen here, so no other one has to be asked.
-    refusals.append(Unavailable(str(refusal)) if isinstance(refusal, NotOwner) else refusal)

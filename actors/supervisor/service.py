@@ -28,7 +28,7 @@ from ..folder.lock_files import SUPERVISOR, Owner, describe_opening
 from ..folder.paths import StoreFolder, live_owners
 from ..folder.restore_folder import finish_restore
 from ..gateway.server.connections import raise_file_limit
-from ..gateway.server.guard import advertised_name
+from ..gateway.server.guard import advertised_name, names_of
 from ..gateway.server.listener import ServerAddress, bind, is_ipv6, serve_http
 from ..kernel.backoff import Backoff
 from ..kernel.exits import first_leaf
@@ -149,7 +149,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     check_advertised(options.address, server.advertise)
     check_place(options.store)
     limits = attrs.evolve(LIMITS, connections=server.connections)
-    names = (options.address, server.advertise)
+    names = names_of(options.address, server.advertise, server.names)
     # First of all: a port in use is reported before anything is locked or created.
     with bind(options.address, options.port) as listener:
         check_host_ports(listener.getsockname()[1], server.host_port, options.hosts)
@@ -176,7 +176,15 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 "folder": printable(options.store.shown),
                 "pid": os.getpid(),
             }
-            app = make_admin_app(supervisor, facts, world, limits=limits, tracing=tracing, names=names)
+            app = make_admin_app(
+                supervisor,
+                facts,
+                world,
+                limits=limits,
+                tracing=tracing,
+                names=names,
+                forwards=server.forward,
+            )
             async with serve_http(app, listener, stop_timeout=1) as served:
                 # A wildcard address would lead clients on other machines to themselves.
                 known = attrs.evolve(served, host=advertised_name(server.advertise) or served.host)
@@ -367,6 +375,8 @@ def _host_command(options: ServiceOptions, store_id: bytes, control: str, host: 
         arguments["config"] = os.path.abspath(options.config_file)
     # -P: a file in the current folder must not replace a module.
     flags = ["--adopt"] if options.adopt else []
+    if server.forward:
+        flags.append("--forward")
     return [
         # The same interpreter: another one in PATH may have another version of tierlog.
         sys.executable,

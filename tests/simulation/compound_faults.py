@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from random import Random
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio.abc
 import attrs
@@ -18,16 +18,17 @@ import trio
 from support.live_segments import cold_images, live_ids
 from tierlog.storage_backends.base.transactions import is_staged
 
+from .bucket import REGISTER, SLOT
 from .clients import Client
 from .disk import Keep
-from .faults import Fault, Kind, Nth, Target
+from .faults import Fault, Kind, Nth, Target, Window
 from .loop import after_steps
 from .model_calls import Delete, Info, Merge, Op, Read, Seal, Truncate
 from .plan import FaultKind, PlannedFault
 from .process import Process
 from .run_state import RunState
 from .settings import ChunksKind, WalKind
-from .world import FOLDER
+from .world import FOLDER, Site
 
 LOSSES: tuple[Keep, ...] = ("none", "none", "random")
 """A power loss that keeps all would undo the point of it."""
@@ -36,6 +37,30 @@ _CHUNK_SYNCS = (("Sync", FOLDER.chunks), ("SyncFolder", FOLDER.chunks), ("SyncFo
 _FIRST_CALLS = ("SyncFolder", "SyncFolder", "SyncFolder", "MakeFolder", "Open", "Write", "Sync")
 _SUCCESSION_SECONDS = 20.0
 _FLUSH_SECONDS = 5.0
+
+
+class _RemoteLog(NamedTuple):
+    """The calls of a log that is elsewhere."""
+
+    target: Target
+    append: tuple[str, str]
+    """The verb, and a part of the name."""
+    raising: tuple[str, str]
+    """The one that raises the epoch."""
+    failing: Callable[[Site], Nth | Window] = lambda site: Nth()
+    """How long an append must fail to end its owner."""
+
+
+_REMOTE_LOGS: Mapping[WalKind, _RemoteLog] = {
+    WalKind.SERVICE: _RemoteLog(Target.LOG, ("append", ""), ("open", "")),
+    WalKind.BUCKET: _RemoteLog(
+        Target.OBJECTS,
+        ("put", SLOT),
+        ("put", REGISTER),
+        # Requests are repeated.
+        lambda site: Window(2 * site.kind.s3_log.patience, 1.0),
+    ),
+}
 
 
 class ProcessControl(Protocol):
@@ -56,6 +81,7 @@ class CompoundFaults:
         self._site = run.site
         self._tasks = tasks
         self._hands = hands
+        self._remote = _REMOTE_LOGS.get(run.site.kind.wal)
         self.acts: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.FAILED_SYNC: self._fail_a_sync,
             FaultKind.OPENING: self._lose_power_after_an_opening,
@@ -136,8 +162,8 @@ class CompoundFaults:
             self._run.at_hanging_log()
             self._site.faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), number, ".wal"))
 
-        if self._site.kind.wal is WalKind.SERVICE:
-            self._add(Fault(Target.LOG, Kind.STALL, verbs=("append",), then=kill_later), random)
+        if self._remote is not None:
+            self._add(self._at(self._remote.append, Kind.STALL, then=kill_later), random)
         elif random.random() < 0.5:
             self._add(Fault(Target.FILES, Kind.STALL, verbs=("Write",), part=".wal", then=kill_later), random)
         else:
@@ -183,8 +209,8 @@ class CompoundFaults:
                 self._hands.make_zombie(process, random)
             self._start(partial(self._hands.resume_later, process, fault.seconds))
 
-        if self._site.kind.wal is WalKind.SERVICE:
-            self._add(Fault(Target.LOG, Kind.FREEZE, verbs=("append",), then=succeed), random)
+        if self._remote is not None:
+            self._add(self._at(self._remote.append, Kind.FREEZE, then=succeed), random)
         else:
             self._add(
                 Fault(
@@ -212,9 +238,10 @@ class CompoundFaults:
 
         kind = random.choice((Kind.BEFORE, Kind.BEFORE, Kind.AFTER))
         faults, owner = self._site.faults, process.number
-        if self._site.kind.wal is WalKind.SERVICE:
-            faults.add(Fault(Target.LOG, Kind.BEFORE, Nth(), ("append",), owner))
-            faults.add(Fault(Target.LOG, kind, Nth(), ("open",), owner, then=succeed))
+        if self._remote is not None:
+            failing = self._remote.failing(self._site)
+            faults.add(self._at(self._remote.append, Kind.BEFORE, trigger=failing, process=owner))
+            faults.add(self._at(self._remote.raising, kind, process=owner, then=succeed))
         else:
             faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), owner, ".wal"))
             faults.add(
@@ -313,6 +340,11 @@ class CompoundFaults:
     def _add(self, fault: Fault, random: Random) -> None:
         """Add the fault at one of the next four calls that it can happen to."""
         self._site.faults.add(attrs.evolve(fault, trigger=Nth(random.randint(1, 4))))
+
+    def _at(self, call: tuple[str, str], kind: Kind, **more: Any) -> Fault:
+        """A fault of that call of a log that is elsewhere."""
+        assert self._remote is not None
+        return Fault(self._remote.target, kind, verbs=call[:1], part=call[1], **more)
 
     def _soon(self, random: Random, act: Callable[[], None]) -> None:
         if random.random() < 0.5:

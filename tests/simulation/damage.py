@@ -36,13 +36,13 @@ class Damage:
         return undo
 
     def flip_chunk(self, name: str, bit: int) -> Undo:
-        return self._change_chunk(name, lambda data: _flipped(data, bit), f"bit {bit} flipped")
+        return self._change_chunk(name, lambda data: flipped(data, bit), f"bit {bit} flipped")
 
     def cut_chunk(self, name: str, length: int) -> Undo:
         return self._change_chunk(name, lambda data: data[:length], f"cut to {length} bytes")
 
     def flip_file(self, path: str, bit: int) -> Undo:
-        return self._change_file(path, lambda data: _flipped(data, bit), f"bit {bit} flipped")
+        return self._change_file(path, lambda data: flipped(data, bit), f"bit {bit} flipped")
 
     def cut_file(self, path: str, length: int) -> Undo:
         return self._change_file(path, lambda data: data[:length], f"cut to {length} bytes")
@@ -80,7 +80,7 @@ class Damage:
         return undo
 
 
-def _flipped(data: bytes, bit: int) -> bytes:
+def flipped(data: bytes, bit: int) -> bytes:
     if not data:
         return data
     changed = bytearray(data)

@@ -1,9 +1,10 @@
 """Faults of calls: when they strike, which kinds each target knows, and the faults that wait for their call.
 
-The wrappers of the contracts (``SimulatedFiles``, ``FaultyChunkStorage``, ``ServiceLog``) carry them out.
-Faults respect the contracts: a file call fails with an ``OSError``, before its effect, after it or after a
-part of it; ``Close``, ``Lock`` and ``Unlock`` can only be late. A failed sync loses what it should have
-saved. ``KILL``, ``FREEZE`` and ``POWER`` strike the process just before the effect of the call.
+The wrappers of the contracts (``SimulatedFiles``, ``FaultyChunkStorage``, ``ServiceLog``,
+``SimulatedObjects``) carry them out. Faults respect the contracts: a file call fails with an ``OSError``,
+before its effect, after it or after a part of it; ``Close``, ``Lock`` and ``Unlock`` can only be late. A
+failed sync loses what it should have saved. ``KILL``, ``FREEZE`` and ``POWER`` strike the process just before
+the effect of the call.
 
 Determinism: faults are checked in the order in which they were added; chance comes from the given ``Random``.
 Every fault that strikes is a line of the trace.
@@ -36,6 +37,8 @@ class Target(StrEnum):
     FILES = "files"
     LOG = "log"
     CHUNKS = "chunks"
+    OBJECTS = "objects"
+    """Requests of a log in a bucket, and of what is beside it, except chunks."""
 
 
 class Kind(StrEnum):
@@ -55,14 +58,22 @@ class Kind(StrEnum):
     """What is read has bit ``bit`` flipped."""
     STALE_LIST = "stale list"
     """A list is the one before."""
+    LATE = "late"
+    """It happens ``seconds`` later, and the caller cannot know."""
+    REPEATED = "repeated"
+    """It happens twice, and the second answer arrives."""
+    AGAIN = "again"
+    """It happens, and once more ``seconds`` later."""
     KILL = "kill"
     FREEZE = "freeze"
     POWER = "power loss"
 
 
 STRIKES = (Kind.KILL, Kind.FREEZE, Kind.POWER)
+_TAKE_SECONDS = (Kind.STALL, Kind.LATE, Kind.AGAIN)
 _NAME_VERBS = ("Open", "MakeFolder", "SyncFolder", "ListFolder", "Unlink", "Link", "Rename")
 _FILE_VERBS = ("Read", "Write", "Sync", "Allocate", "Extend", "FreeSpace", *_NAME_VERBS)
+_OBJECT_CHANGES = ("put", "delete")
 _LOG_VERBS = ("open", "append", "read", "truncate", "check_space")
 KINDS: Mapping[tuple[Target, Kind], tuple[str, ...]] = {
     (Target.FILES, Kind.BEFORE): _FILE_VERBS,
@@ -81,6 +92,13 @@ KINDS: Mapping[tuple[Target, Kind], tuple[str, ...]] = {
     (Target.CHUNKS, Kind.STALL): (),
     (Target.CHUNKS, Kind.FLIP): ("read",),
     (Target.CHUNKS, Kind.STALE_LIST): ("list",),
+    (Target.OBJECTS, Kind.BEFORE): (),
+    (Target.OBJECTS, Kind.AFTER): (),
+    (Target.OBJECTS, Kind.LOST): _OBJECT_CHANGES,
+    (Target.OBJECTS, Kind.LATE): _OBJECT_CHANGES,
+    (Target.OBJECTS, Kind.REPEATED): _OBJECT_CHANGES,
+    (Target.OBJECTS, Kind.AGAIN): _OBJECT_CHANGES,
+    (Target.OBJECTS, Kind.STALL): (),
     **{(target, kind): () for target in Target for kind in STRIKES},
 }
 """What each target can suffer, and the verbs it happens to; () for all."""
@@ -226,7 +244,7 @@ class Faults:
         self._trace.note("fault", f"{key} of process {process} at {verb} {name}")
         if fault.kind in STRIKES:
             self._strike(fault.kind, process)
-        if fault.kind is Kind.STALL and fault.seconds < math.inf:
+        if fault.kind in _TAKE_SECONDS and fault.seconds < math.inf:
             self.late_until = max(self.late_until, now + fault.seconds)
         if fault.then is not None:
             carry_out(partial(fault.then, process))

@@ -18,6 +18,7 @@ from tierlog.actors.read.tail_cache import BLOCK_OVERHEAD
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.memory import MemoryLog
+from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.operations.segment_image import SegmentStatus
 from tierlog.journal.operations.transaction_image import TransactionStatus
 from tierlog.storage_backends.base.ids import epoch_of
@@ -264,7 +265,7 @@ def the_log_keeps_what_is_not_flushed(container: Container) -> Iterator[str]:
 def _truncate_before(log: DurableDataLog) -> int:
     """The newest truncation address that is durable under this owner's epoch."""
     log = log._inner if isinstance(log, ServiceLog) else log
-    assert isinstance(log, (LocalLog, MemoryLog))
+    assert isinstance(log, (LocalLog, MemoryLog, S3Log))
     return log._truncate_before
 
 

@@ -20,6 +20,7 @@ from tierlog.storage_backends.base.transactions import is_staged
 
 from .backups import Backups
 from .beside import BesideTheWriter
+from .bucket_faults import BucketFaults
 from .chunk_caches import ChunkCacheFaults
 from .clients import list_staged, list_transactions, observe_family
 from .compound_faults import CompoundFaults
@@ -36,6 +37,7 @@ from .plan import FaultKind, PlannedFault
 from .process import Process, ProcessDied
 from .records import OWN_CHUNKS
 from .run_state import Ending, RunState
+from .settings import WalKind
 from .view import View
 from .world import FOLDER
 
@@ -62,6 +64,8 @@ class Nemesis:
         self._log_damage: Callable[[], None] | None = None
         self._watermarks_hold = True
         self._zombies: list[Process] = []
+        self._bucket = BucketFaults(run, tasks, self)
+        self._targets = (Target.FILES, run.site.log_target, Target.CHUNKS)
         self._compound = CompoundFaults(run, tasks, self)
         self._graceful = GracefulEnds(run)
         self.backups = Backups(run, tasks)
@@ -73,6 +77,7 @@ class Nemesis:
             **FullStorage(run, tasks, self._undo_later).acts,
             **HeldLayouts(run, tasks).acts,
             **ChunkCacheFaults(run.site).acts,
+            **self._bucket.acts,
         }
         self.beside = BesideTheWriter(run, tasks, acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
@@ -104,7 +109,8 @@ class Nemesis:
         """What goes wrong before anything else happens."""
         for fault in self._run.plan.faults:
             if fault.kind is FaultKind.FIRST_OPENING:
-                self._compound.at_first_opening(fault, Random(f"fault {fault.chance}"))
+                acts = self._bucket if self._site.kind.wal is WalKind.BUCKET else self._compound
+                acts.at_first_opening(fault, Random(f"fault {fault.chance}"))
 
     async def run(self) -> None:
         """Carry out each fault when an action after it begins."""
@@ -142,7 +148,7 @@ class Nemesis:
         after_steps(fault.count * 5, self._kill_newest)
 
     async def _kill_at_call(self, fault: PlannedFault, random: Random) -> None:
-        self._site.faults.add(Fault(random.choice(tuple(Target)), Kind.KILL, Nth(fault.count)))
+        self._site.faults.add(Fault(random.choice(self._targets), Kind.KILL, Nth(fault.count)))
 
     async def _kill_recovery(self, fault: PlannedFault, random: Random) -> None:
         for again in range(random.randint(2, 4)):
@@ -202,12 +208,15 @@ class Nemesis:
         for process in self._site.processes:
             self._run.mark_dead(process)
 
+    def _target_of(self, kind: FaultKind) -> Target:
+        return self._site.log_target if kind is FaultKind.LOG_ERROR else _TARGETS[kind]
+
     async def _one_error(self, fault: PlannedFault, random: Random) -> None:
-        target = _TARGETS[fault.kind]
+        target = self._target_of(fault.kind)
         self._site.faults.add(any_fault(target, Nth(fault.count), fault.seconds, random))
 
     async def _many_errors(self, fault: PlannedFault, random: Random) -> None:
-        target = _TARGETS[fault.kind]
+        target = self._target_of(fault.kind)
         for _ in range(random.randint(1, 3)):
             window = Window(fault.seconds, random.choice((0.02, 0.1, 0.5, 1.0)))
             self._site.faults.add(any_fault(target, window, fault.seconds, random))
@@ -244,8 +253,8 @@ class Nemesis:
         self._undo_later(mend, fault.seconds)
 
     async def _damage_log(self, fault: PlannedFault, random: Random) -> None:
-        """All processes die, then a file of a log is damaged: the next owner refuses it, or nothing acked is
-        missing.
+        """All processes die, then a file or an object of a log is damaged: the next owner refuses it, or
+        nothing acked is missing.
 
         Not after a power loss, which may have taken the note of how far the log reached (rule W3).
         """
@@ -254,11 +263,16 @@ class Nemesis:
             for path in self._site.disk.files_below(f"{FOLDER.wal}/")
             if path.endswith(".wal") and self._site.disk.content(path)
         ]
-        if not paths or self._log_damage is not None or not self._watermarks_hold:
+        in_bucket = self._site.kind.wal is WalKind.BUCKET
+        if not (paths or in_bucket) or self._log_damage is not None or not self._watermarks_hold:
             return
 
         for process in self._site.processes:
             self.kill(process)
+        if in_bucket:
+            self._log_damage = self._bucket.damage(random)
+            return
+
         path, damage = random.choice(sorted(paths)), self._site.damage
         size = 8 * len(self._site.disk.content(path))
         undo = (
@@ -454,7 +468,6 @@ class Nemesis:
 _TARGETS = {
     FaultKind.FILE_ERROR: Target.FILES,
     FaultKind.FILE_ERRORS: Target.FILES,
-    FaultKind.LOG_ERROR: Target.LOG,
     FaultKind.CHUNK_ERROR: Target.CHUNKS,
     FaultKind.CHUNK_ERRORS: Target.CHUNKS,
 }

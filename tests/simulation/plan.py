@@ -19,6 +19,8 @@ from typing import TypeVar
 import attrs
 
 from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.journal.log.s3_layout import S3LogOptions
+from tierlog.journal.log.s3_slot import SLOT_HEADER_BYTES
 
 from .disk import BLOCK
 from .legacy import LegacyFiles, draw
@@ -111,6 +113,11 @@ ORDER_SHARE = 0.15
 """The share of the seeds without any of these with an operator's orders to garbage collection."""
 DISK_SHARE = 0.2
 """The share of the seeds without any of these in which the file system of the chunks is full for a while."""
+BUCKET_SHARE = 0.5
+"""The share of the seeds with a log service, and without a legacy layout and full disks, whose log is in the
+bucket of the chunks instead."""
+FIRST_IN_BUCKET = (1 << 44) + (7 << 32)
+"""From this seed on, that of all seeds is."""
 GRACEFUL_SHARE = 0.25
 """The share of the seeds in which most ends of processes are graceful."""
 CACHE_SHARE = 0.4
@@ -165,6 +172,7 @@ class FaultKind(StrEnum):
     HELD_LAYOUT = "reader that holds a layout"
     FULL_DISK = "file system of chunks without room, for longer than garbage waits"
     GC_ORDER = "operator's order to garbage collection"
+    BUCKET = "trouble with the bucket of the log"
     GRACEFUL_END = "graceful end within a budget"
     """In the place of another end."""
 
@@ -209,6 +217,7 @@ APART = (
     FaultKind.HELD_LAYOUT,
     FaultKind.GC_ORDER,
     FaultKind.FULL_DISK,
+    FaultKind.BUCKET,
     FaultKind.GRACEFUL_END,
 )
 ALL = tuple(kind for kind in FaultKind if kind not in APART)
@@ -311,7 +320,8 @@ class _Planner:
             else:
                 actions.append(self._action(number, verbs, clients, families))
         plan = Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
-        plan = _with_legacy(plan, Random(f"older {self._seed}"))
+        if self._seed < FIRST_IN_BUCKET:
+            plan = _with_legacy(plan, Random(f"older {self._seed}"))
         plan = _with_beside(plan, Random(f"beside the writer 587 {self._seed}"))
         plan = _with_local_runs(plan, Random(f"local runs {self._seed}"))
         plan = _with_slow_runs(plan, Random(f"slow runs 216 {self._seed}"))
@@ -319,9 +329,11 @@ class _Planner:
         plan = _with_full_storage(plan, Random(f"full storage {self._seed}"))
         plan = _with_readers(plan, Random(f"readers {self._seed}"))
         plan = _with_gc_orders(plan, Random(f"gc orders {self._seed}"))
-        plan = _with_full_disk(plan, Random(f"full disk {self._seed}"))
+        if self._seed < FIRST_IN_BUCKET:
+            plan = _with_full_disk(plan, Random(f"full disk {self._seed}"))
         plan = _with_chunk_cache(plan, Random(f"chunk cache {self._seed}"))
-        return _with_graceful_ends(plan, Random(f"graceful ends {self._seed}"))
+        plan = _with_graceful_ends(plan, Random(f"graceful ends {self._seed}"))
+        return _with_bucket(plan, Random(f"bucket 145 {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -578,7 +590,7 @@ def _with_full_disk(plan: Plan, random: Random) -> Plan:
     site = attrs.evolve(
         plan.site,
         chunks=ChunksKind.FOLDER,
-        wal=random.choice(tuple(WalKind)),
+        wal=random.choice((WalKind.DISK, WalKind.SERVICE)),
         storage_reserve=random.choice((16, 64)) * BLOCK,
         limits=limits,
     )
@@ -619,6 +631,54 @@ def _with_graceful_ends(plan: Plan, random: Random) -> Plan:
     )
     limits = attrs.evolve(plan.site.limits, flush_budget=random.choice((0.05, 1.0, 10.0, 30.0)))
     return attrs.evolve(plan, site=attrs.evolve(plan.site, limits=limits), faults=faults)
+
+
+def _with_bucket(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with its log, its identity and its chunks in one bucket, and in most of these with
+    faults of it. As ``_with_chunk_cache``."""
+    site = plan.site
+    is_able = site.wal is WalKind.SERVICE and not plan.legacy and not site.storage_reserve
+    if not (is_able and random.random() < BUCKET_SHARE) and plan.seed < FIRST_IN_BUCKET:
+        return plan
+
+    pace = random.choice((0.0, 0.0, 0.05))
+    log = S3LogOptions(
+        # A graceful end has groups to put within its budget.
+        pace=0.0 if 0 < site.limits.flush_budget < 10 else pace,
+        check_after=random.choice((0.0, 1.0)),
+        patience=random.choice((1.0, 5.0, 30.0)),
+        kept_bytes=random.choice((300, 16 << 20)),
+        start_bytes=random.choice((SLOT_HEADER_BYTES, 300, 64 << 10)),
+        parallel=random.choice((1, 8)),
+        appends_max=random.choice((1, 2, 4, 16)),
+    )
+    # In half of them several appends are often under way.
+    late = random.choice((site.latency.log, 0.02))
+    latency = attrs.evolve(site.latency, log=late, share=random.choice((0.1, 0.5)))
+    limits = attrs.evolve(site.limits, log_files=random.choice((8, 30, 4096)))
+    site = attrs.evolve(
+        site, wal=WalKind.BUCKET, chunks=ChunksKind.OBJECTS, s3_log=log, limits=limits, latency=latency
+    )
+    kinds = {fault.kind for fault in plan.beside}
+    faults = _faults(
+        plan,
+        random,
+        random.choice((2, 6, 15)),
+        lambda: FaultKind.BUCKET,
+        lambda: random.choice((0.1, 1.0, 5.0, 20.0, 70.0)),
+        up_to=plan.actions[-1].number,
+    )
+    is_checked = not kinds.isdisjoint((*BESIDE, FaultKind.SLOW_RUNS))
+    return attrs.evolve(
+        plan,
+        site=site,
+        # There is no file of the log whose sync could matter.
+        faults=tuple(
+            attrs.evolve(fault, kind=FaultKind.LOG_DAMAGE) if fault.kind is FaultKind.OPENING else fault
+            for fault in plan.faults
+        ),
+        beside=plan.beside if is_checked else (*plan.beside, *faults),
+    )
 
 
 def _with_slow_runs(plan: Plan, random: Random) -> Plan:

@@ -21,6 +21,7 @@ from tierlog.actors.kernel.exits import leaves
 
 from . import copied_backups, copies, pinned, recovered, reopened
 from . import plan as plans
+from .bucket_invariants import check_objects
 from .chunk_caches import check_cache, leave_foreign, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
@@ -73,8 +74,8 @@ def run_seed(
     full_trace: bool = False,
 ) -> Verdict:
     """Run what ``seed`` decides; of its steps only those that ``keep`` names. From ``copies.FIRST`` on it is
-    a world of copied folders, which has no steps."""
-    if seed >= copies.FIRST:
+    a world of copied folders, which has no steps, up to those whose log is in a bucket."""
+    if copies.FIRST <= seed < plans.FIRST_IN_BUCKET:
         return _run_copies(seed, Trace(everything=full_trace))
 
     plan = plans.make_plan(seed, operations)
@@ -239,6 +240,7 @@ class _Run:
         await self._observe()
         await trio.sleep(SETTLE_SECONDS)
         check_cache(self._site)
+        await check_objects(self._site, await self._run.serving())
         await self._nemesis.close()
 
     async def _wait_for_copies(self) -> None:

@@ -27,6 +27,7 @@ from tierlog.actors.store.opening import runtime_options
 from tierlog.actors.store.runtime import RuntimeOptions
 from tierlog.actors.store.store import RollingSizes
 from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.sorted_runs.block_cache import BlockCache
@@ -37,6 +38,8 @@ class WalKind(StrEnum):
     """Local log files on the host's simulated disk."""
     SERVICE = "service"
     """A log service elsewhere."""
+    BUCKET = "bucket"
+    """Objects in the bucket of the chunks, beside the store's identity."""
 
 
 class ChunksKind(StrEnum):
@@ -103,6 +106,8 @@ class Limits:
     wal_reserve: int = 4096
     wal_length_step: int = 1000
     wal_low_water: int = 0
+    log_files: int = 8
+    """Small files, or groups in a bucket, after which a checkpoint is due."""
     tombstone: float = 60.0
     deadline: float = 5.0
     """Seconds of a call to long-term storage."""
@@ -145,7 +150,10 @@ class Limits:
             writer=WriterOptions(self.flush_age, 4, self.error_pause),
             collector=CollectorOptions(self.collect_after, listings=(0.0, 30.0)),
             checkpoint=CheckpointOptions(
-                self.checkpoint_bytes, self.pinned_bytes, idle_segments=self.idle_segments
+                self.checkpoint_bytes,
+                self.pinned_bytes,
+                files_max=self.log_files,
+                idle_segments=self.idle_segments,
             ),
             tombstone=self.tombstone,
             chunked=self._chunked(),
@@ -200,6 +208,7 @@ class SiteKind:
     containers: int = 1
     limits: Limits = Limits()
     latency: Latency = Latency()
+    s3_log: S3LogOptions = S3LogOptions(pace=0.0)
     chunk_cache: int = 0
     """Bytes of the local chunk cache; 0 for none."""
     storage_reserve: int = 0

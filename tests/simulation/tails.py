@@ -4,8 +4,9 @@ deliver.
 ``TailWatch`` inspects the living container: whether bytes, a seal, the segment's end or the container's own
 end are there for the reader. Waking costs no I/O, so what is there at one check and still undelivered at the
 next one was missed. Only what needs nothing else counts: bytes must be in memory, since long-term storage may
-be slow; a seal or an end must be durable, so nothing may be in the pipeline; and the process must not have
-been frozen in between. Whether the delivered bytes are right is checked by ``NextBlock``.
+be slow, and nobody may be reading the register in a bucket; a seal or an end must be durable, so
+nothing may be in the pipeline; and the process must not have been frozen in between. Whether the delivered
+bytes are right is checked by ``NextBlock``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tierlog.actors.container.local_container import LocalContainer, RemoteConta
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.kernel.use_guard import GuardedGenerator
 from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.s3_log import S3Log
 
 from .file_layer import SimulatedFiles
 from .gates import Gate
@@ -107,7 +109,7 @@ class TailWatch:
         container = host.active
         if self._is_left_behind(container):
             return "the container that it waits in has stopped"
-        if container is not None and _reads_storage(container):
+        if container is not None and (_reads_storage(container) or _is_asked(container)):
             return ""
         found = "" if container is None or self._sid is None else self._of(container, self._sid)
         return (
@@ -153,7 +155,12 @@ def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> b
 
 def _is_at_rest(container: Container) -> bool:
     pipeline = container._components.pipeline
-    return pipeline._in_flight is None and pipeline._building.is_empty
+    return not pipeline._in_flight and pipeline._building.is_empty
+
+
+def _is_asked(container: Container) -> bool:
+    """Whether the register in a bucket is being read: nothing is delivered before that (rule W12)."""
+    return isinstance(container.log, S3Log) and container.log._confirmation._turn.locked()
 
 
 def _reads_storage(container: Container) -> bool:

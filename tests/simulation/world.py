@@ -1,8 +1,8 @@
-"""The site of a simulation: one host with a disk, a log service, a chunk store, and the processes that open
-the store one after another.
+"""The site of a simulation: one host with a disk, a log service or a bucket, a chunk store, and the processes
+that open the store one after another.
 
-The log service and the chunk services live elsewhere: a power loss kills every process and leaves the disk
-with what it may keep, the services with all they have.
+The log service, the bucket and the chunk services live elsewhere: a power loss kills every process and leaves
+the disk with what it may keep, the services with all they have.
 
 Determinism: every purpose has a ``Random`` of its own, made from the site's and the purpose's name, so that
 chance in one place does not change chance in another. Ids carry the number of their process.
@@ -25,12 +25,16 @@ from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import StoreFolder
 from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.store.bucket import identify_in_bucket
 from tierlog.actors.store.opening import identify
 from tierlog.actors.store.runtime import RuntimeParts, serve
 from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import log_folder
 from tierlog.journal.log.memory import MemoryLogService
+from tierlog.journal.log.s3_log import S3Log
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
@@ -38,9 +42,10 @@ from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
+from .bucket import LOGS, SharedBucket, SimulatedObjects
 from .damage import Damage
 from .disk import Keep, SimulatedDisk
-from .faults import ChunkFaults, Faults, FileFaults, Kind, LogServiceFaults
+from .faults import ChunkFaults, Faults, FileFaults, Kind, LogServiceFaults, Target
 from .gates import Gate, GatedFiles
 from .process import Process, ProcessDied
 from .services import ServiceChunks, ServiceLog
@@ -77,6 +82,7 @@ class Site:
         self._seed = random.getrandbits(64)
         self.disk = SimulatedDisk(self._random("disk"), kind.capacity)
         self.chunk_state = MemoryChunkState()
+        self.bucket = SharedBucket(self.chunk_state)
         self.processes: list[Process] = []
         """All that ever were, dead ones too; process number n is at n - 1."""
         self.faults = Faults(trace, self._random("faults"), self._strike)
@@ -125,14 +131,15 @@ class Site:
             self._random(f"process {process.number}"),
             _ids(process),
         )
-        identity = await self._identity(files, world, folder)
+        objects = SimulatedObjects(self.bucket, process.number, process.gate, self.faults)
+        identity = await self._identity(files, objects, world, folder)
         owner_id = world.new_id()
         parts = RuntimeParts(
             identity=identity,
             owner_id=owner_id,
             chunks=self._chunks(process, files, world),
             chunk_cache=self._cache(process, files),
-            make_disk=self._disk_maker(process, files, identity, owner_id, folder),
+            make_disk=self._disk_maker(process, files, objects, identity, owner_id, folder, world),
             options=self.kind.limits.serving(adopt=folder.adopt, layout=self.kind.layout),
             world=world,
             folder=folder.fingerprint,
@@ -140,9 +147,15 @@ class Site:
         async with serve(parts) as store:
             yield store
 
-    async def _identity(self, files: GatedFiles, world: World, folder: ServiceFolder) -> StoreIdentity:
+    async def _identity(
+        self, files: GatedFiles, objects: SimulatedObjects, world: World, folder: ServiceFolder
+    ) -> StoreIdentity:
+        count, config = self.kind.containers, StoreConfig()
         if self.kind.wal is WalKind.DISK:
-            return await identify(files, FOLDER, self.kind.containers, StoreConfig(), world)
+            return await identify(files, FOLDER, count, config, world)
+        if self.kind.wal is WalKind.BUCKET:
+            coordination = ObjectCoordination(objects, "", world)
+            return await identify_in_bucket(objects, coordination, count, config, world)
 
         return StoreIdentity(b"simulated-store.", folder.log_id, self.kind.containers, int(_BEGIN * 1000))
 
@@ -150,25 +163,28 @@ class Site:
         self,
         process: Process,
         files: GatedFiles,
+        objects: SimulatedObjects,
         identity: StoreIdentity,
         owner_id: str,
         folder: ServiceFolder,
+        world: World,
     ) -> Callable[[int], LocalDisk]:
-        if self.kind.wal is WalKind.DISK:
-            options, owner = self.kind.limits.log_options(), bytes.fromhex(owner_id)
-
-            def on_disk(index: int) -> LocalDisk:
-                path, log_id = log_folder(FOLDER.wal, index), identity.container_log_id(index)
-                log = LocalLog(files, path, log_id, options, owner=owner)
-                return LocalDisk(log, simulated_runs(files, run_folder(path), self.stored_run))
-
-            return on_disk
-
+        kind, owner = self.kind, bytes.fromhex(owner_id)
         faults = LogServiceFaults(self.faults, process.number, process.gate)
-        return lambda index: LocalDisk(
-            ServiceLog(folder.logs.log(str(index)), str(index), process.gate, faults),
-            simulated_runs(files, f"{folder.runs}/{index}", self.stored_run),
-        )
+
+        def make(index: int) -> LocalDisk:
+            log_id, runs = identity.container_log_id(index), f"{folder.runs}/{index}"
+            log: DurableDataLog
+            if kind.wal is WalKind.DISK:
+                path, options = log_folder(FOLDER.wal, index), kind.limits.log_options()
+                log, runs = LocalLog(files, path, log_id, options, owner=owner), run_folder(path)
+            elif kind.wal is WalKind.BUCKET:
+                log = S3Log(objects, f"{LOGS}{index:04d}/", log_id, world, kind.s3_log, owner)
+            else:
+                log = ServiceLog(folder.logs.log(str(index)), str(index), process.gate, faults)
+            return LocalDisk(log, simulated_runs(files, runs, self.stored_run))
+
+        return make
 
     def _cache(self, process: Process, files: GatedFiles) -> ChunkCache | None:
         """All processes of the host share it."""
@@ -225,6 +241,11 @@ class Site:
             process.freeze()
         else:
             self.lose_power("random")
+
+    @property
+    def log_target(self) -> Target:
+        """Where the calls of a log that is elsewhere meet faults."""
+        return Target.OBJECTS if self.kind.wal is WalKind.BUCKET else Target.LOG
 
     # --- inspection ------------------------------------------------------------------------------
 

@@ -104,6 +104,7 @@ def test_sparks_own_options_are_ignored() -> None:
         ({"endpoint": "8470"}, "a server's URL"),
         ({"endpoint": "http://127.0.0.1:8470/v1"}, "has no path"),
         ({"endpoint": ""}, "option endpoint is missing"),
+        ({"endpoint": f"{URL},,http://b:1"}, "address 2 of 3 is empty"),
         ({"direct": "yes"}, "option direct: 'auto' or 'always' or 'never'"),
         (
             {"storageLocation": "lts"},
@@ -117,6 +118,10 @@ def test_sparks_own_options_are_ignored() -> None:
 def test_errors_name_the_option(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         parsed(**given)
+
+
+def test_an_endpoint_has_several_addresses_with_commas_between_them() -> None:
+    assert parsed(endpoint=f"{URL}/, http://b:1").endpoint == f"{URL},http://b:1"
 
 
 def test_a_password_in_the_endpoint_is_refused_and_not_shown() -> None:

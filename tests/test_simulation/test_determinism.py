@@ -11,9 +11,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 import simulation
+from simulation.plan import FIRST_IN_BUCKET, make_plan
 from simulation.run import run_seed
+from simulation.settings import WalKind
 
-SEEDS = (2, 5)
+SEEDS = (4, 5, FIRST_IN_BUCKET)
+"""One of each kind of log."""
 OPERATIONS = 120
 BEFORE = 12
 """Lines shown before the first difference."""
@@ -44,6 +47,10 @@ for seed in seeds:
     lines = [*verdict.trace, verdict.digest, str(verdict.violation), str(sorted(verdict.counts.items()))]
     (Path(folder) / seed).write_text("\\n".join(lines))
 """
+
+
+def test_the_seeds_have_every_kind_of_log() -> None:
+    assert {make_plan(seed).site.wal for seed in SEEDS} == set(WalKind)
 
 
 def write_traces(folder: Path, seeds: Iterable[int], hash_seed: int) -> None:
@@ -96,7 +103,7 @@ def test_keeping_all_steps_changes_nothing() -> None:
 
 
 def test_the_digest_distinguishes_seeds() -> None:
-    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 3
+    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 4
 
 
 def imported(module: Path) -> set[str]:

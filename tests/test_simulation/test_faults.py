@@ -11,6 +11,7 @@ from typing import Concatenate, ParamSpec
 
 import anyio
 import pytest
+from simulation.bucket import SharedBucket, SimulatedObjects
 from simulation.disk import SimulatedDisk
 from simulation.faults import (
     KINDS,
@@ -55,6 +56,8 @@ class Bench:
         self.chunks = ServiceChunks(
             FaultyChunkStorage(self.memory, chunk_faults.script, hang=chunk_faults.hang), self.gate
         )
+        self.bucket = SharedBucket(self.memory.state)
+        self.objects = SimulatedObjects(self.bucket, 1, self.gate, self.faults)
         self.struck: list[tuple[Kind, int]] = []
 
     def strike(self, kind: Kind, process: int) -> None:
@@ -303,6 +306,98 @@ async def test_a_hanging_chunk_call_has_no_effect_and_fails_when_the_faults_are_
     assert not bench.memory.state.chunks
 
 
+# --- objects ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "soon", "late"),
+    [
+        (Kind.BEFORE, Unavailable, False, False),
+        (Kind.AFTER, OutcomeUnknown, True, True),
+        (Kind.LOST, OutcomeUnknown, False, False),
+        (Kind.LATE, OutcomeUnknown, False, True),
+    ],
+)
+@on_a_bench
+async def test_a_put_without_an_answer_took_effect_or_takes_it_later_or_never(
+    bench: Bench, kind: Kind, error: type[TierlogError], soon: bool, late: bool
+) -> None:
+    bench.add(Target.OBJECTS, kind, seconds=5.0, verbs=("put",))
+    with pytest.raises(error):
+        await bench.objects.put("a", [b"abc"])
+    assert ("a" in bench.bucket.objects) is soon
+    await anyio.sleep(5)
+    assert ("a" in bench.bucket.objects) is late
+
+
+@on_a_bench
+async def test_of_a_repeated_put_the_second_answer_arrives(bench: Bench) -> None:
+    bench.add(Target.OBJECTS, Kind.REPEATED)
+    assert await bench.objects.put("a", [b"abc"]) is None
+    assert bench.bucket.objects == {"a": b"abc"}
+
+
+@on_a_bench
+async def test_a_put_that_is_carried_out_again_finds_what_others_did_meanwhile(bench: Bench) -> None:
+    bench.add(Target.OBJECTS, Kind.AGAIN, seconds=5.0)
+    assert await bench.objects.put("a", [b"abc"])
+    await bench.objects.delete("a")
+    await anyio.sleep(5)
+    assert bench.bucket.objects == {"a": b"abc"}
+
+
+@pytest.mark.parametrize("end", ["kill", "freeze", "cancel"])
+@on_a_bench
+async def test_a_request_on_its_way_arrives_whatever_becomes_of_its_sender(bench: Bench, end: str) -> None:
+    bench.gate.latency = Latency(log=8.0, share=1.0)
+    ended: list[str] = []
+
+    async def put() -> None:
+        try:
+            await bench.objects.put("a", [b"abc"])
+        except Killed:
+            ended.append("kill")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(put)
+        while not bench.bucket._coming:
+            await anyio.sleep(0.01)
+        match end:
+            case "kill":
+                bench.gate.kill()
+            case "freeze":
+                bench.gate.freeze()
+            case _:
+                tasks.cancel_scope.cancel()
+        if end != "cancel":
+            await anyio.sleep(20)
+            bench.gate.resume()
+    assert ("a" in bench.bucket.objects) is (end != "cancel")
+    await anyio.sleep(20)
+    assert "a" in bench.bucket.objects
+    assert ended == (["kill"] if end == "kill" else [])
+
+
+@on_a_bench
+async def test_a_list_of_the_bucket_comes_in_pages_and_has_the_chunks(bench: Bench) -> None:
+    await bench.chunks.open()
+    await bench.chunks.create_with_content("b", [b"abc"])
+    for number in range(7):
+        await bench.objects.put(f"a/{number}", [b"abc"])
+    bench.add(Target.OBJECTS, Kind.BEFORE, trigger=Nth(2), verbs=("list",))
+    with pytest.raises(Unavailable):
+        [each async for each in bench.objects.list("a/")]
+    assert [each.key async for each in bench.objects.list("a/")] == [f"a/{number}" for number in range(7)]
+    assert [each.key async for each in bench.objects.list("lts/")] == ["lts/b"]
+
+
+@on_a_bench
+async def test_a_slow_request_arrives_after_its_seconds(bench: Bench) -> None:
+    bench.add(Target.OBJECTS, Kind.STALL, seconds=5.0)
+    assert await bench.objects.put("a", [b"abc"])
+    assert anyio.current_time() == 5
+
+
 # --- strikes ------------------------------------------------------------------------------------
 
 
@@ -311,6 +406,8 @@ async def _act(bench: Bench, target: Target) -> None:
         await bench.files.run(put("/a"))
     elif target is Target.LOG:
         await bench.log().open()
+    elif target is Target.OBJECTS:
+        await bench.objects.put("a", [b"abc"])
     else:
         await bench.chunks.open()
         await bench.chunks.create_with_content("a", [b"abc"])
@@ -321,6 +418,8 @@ def _has_happened(bench: Bench, target: Target) -> bool:
         return bench.disk.exists("/a")
     if target is Target.LOG:
         return bool(bench.service.log("0")._state.epoch)
+    if target is Target.OBJECTS:
+        return bool(bench.bucket.objects)
     return bool(bench.memory.state.chunks)
 
 

@@ -53,7 +53,7 @@ def shown(capfd: pytest.CaptureFixture[str]) -> SegmentView:
 def test_every_mutant_names_its_rule_and_describes_its_effect() -> None:
     assert len(CATALOGUE) >= 50
     for mutant in CATALOGUE.values():
-        assert re.fullmatch(r"[AWCSFGTJMRPK]\d+(, [AWCSFGTJMRPK]\d+)*", mutant.rule)
+        assert re.fullmatch(r"[AWCSFGTJMRPKL]\d+(, [AWCSFGTJMRPKL]\d+)*", mutant.rule)
         assert re.fullmatch(r"[A-Z].*\.", mutant.story)
 
 
@@ -64,7 +64,8 @@ def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
     elements and for versions of another history, M19 two, for lookups and for what is left over, M20 two,
     for writers and for expired ones, P6 two, for numbers and for a restore that was killed, P7 four, for what
     was not verified, what is replaced, what the record says and what is read again, P8 two, for other
-    histories and for the same one, S21 two, for layouts and for views: a different checker sees each."""
+    histories and for the same one, S21 two, for layouts and for views: a different checker sees each. L7 has
+    four, for what is left over, for what is deleted, when, and where readers begin."""
     rules = Counter(rule for mutant in CATALOGUE.values() for rule in mutant.rule.split(", "))
 
     several = {rule: count for rule, count in rules.items() if count > 1}
@@ -76,6 +77,7 @@ def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
         "G2": 3,
         "G6": 2,
         "J6": 2,
+        "L7": 4,
         "M19": 2,
         "M20": 2,
         "P6": 2,

@@ -26,7 +26,11 @@ from tierlog.storage_backends.base.errors import (
     Unavailable,
 )
 
-KINDS = [SiteKind(wal, chunks, containers=2) for wal, chunks in product(WalKind, ChunksKind)]
+KINDS = [
+    SiteKind(wal, chunks, containers=2)
+    for wal, chunks in product(WalKind, ChunksKind)
+    if wal is not WalKind.BUCKET or chunks is ChunksKind.OBJECTS
+]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=[f"{kind.wal}-{kind.chunks}" for kind in KINDS])
 NAME = "log/a"
 Story = Callable[[Site, anyio.abc.TaskGroup], Awaitable[None]]
@@ -132,7 +136,8 @@ def test_idle_means_quiet(kind: SiteKind) -> None:
 
 
 def _effects(trace: Trace, process: Process) -> list[str]:
-    verbs = ("Write", "Sync", "Open", "Link", "Unlink", "Rename", "Allocate", "MakeFolder", "log ", "chunk ")
+    files = ("Write", "Sync", "Open", "Link", "Unlink", "Rename", "Allocate", "MakeFolder")
+    verbs = (*files, "log ", "chunk ", "object ")
     mine = (line.split(" ", 2) for line in trace.lines)
     return [text for _, source, text in mine if source == process.gate.name and text.startswith(verbs)]
 

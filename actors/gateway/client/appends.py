@@ -241,6 +241,7 @@ class Appender:
             if all(self._context.map.url_of(queue.container) != batch.url for queue in result.held):
                 return
 
+            self._context.map.asks_all = True
         await anyio.sleep(result.pause)
 
     def _free(self, queues: list[ContainerQueue]) -> None:

@@ -22,7 +22,8 @@ from ....storage_backends.base.segments import SegmentPage
 from ....storage_backends.base.transactions import TransactionInfo, TransactionPage
 from ..wire.errors import OwnedElsewhere, UnknownHost
 from . import requests
-from .container_map import ContainerMapCache
+from .addresses import nobody_answers
+from .container_map import ContainerMapCache, is_complete
 from .requests import POLL_SECONDS, Call, Request, StartsStream, TailCursor, interpret
 from .retries import ANSWERED, Failure, Kind, Repeat, decide, given_up
 
@@ -30,6 +31,9 @@ T = TypeVar("T")
 P = TypeVar("P", SegmentPage, TransactionPage)
 REFRESH_SECONDS = 2.0
 """Seconds that one server may take to answer a request for the map."""
+HEAD_START_SECONDS = 0.25
+"""Seconds after which an opening client asks the next of several addresses, doubled with each round; and that
+a client waits for one address more when another one has answered."""
 OPENING_SECONDS = 5.0
 """Seconds that an opening client tries to reach its server: enough for a restart, and short for a wrong
 URL."""
@@ -91,13 +95,13 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
     while True:
         generation = context.map.generation
         containers = _containers_of(context, call)
-        target = context.map.url_of(containers[0]) if containers else context.map.base
+        target = _target(context.map, containers)
         answer = yield Send(target, call.request, give_up - context.clock(), containers, parks=call.parks)
         result = interpret(call, answer)
         if not isinstance(result, Failure):
             return result
 
-        left = give_up - context.clock()
+        result, left = context.map.explained(result), give_up - context.clock()
         retry = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):
             final = with_attempt_before(retry, earlier, left)
@@ -108,15 +112,20 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
         if containers and follows_hint(context.map, containers[0], result.error) and attempt <= 2:
             continue
 
-        if retry.refresh and containers:
+        if retry.refresh and (containers or context.map.has_choice):
             yield RefreshMap(generation, left)
             # A new owner need not be spared: the pause is for the one that refused.
-            if context.map.url_of(containers[0]) != target:
+            if _target(context.map, containers) != target:
                 continue
+            context.map.asks_all = True
             if result.kind in ANSWERED and (closed := context.map.withheld(containers)):
                 raise given_up(closed, doubt=doubt) from result.error
 
         yield Pause(retry.pause)
+
+
+def _target(map: ContainerMapCache, containers: tuple[int, ...]) -> str:
+    return map.url_of(containers[0]) if containers else map.base
 
 
 def _containers_of(context: ClientContext, call: Call[T]) -> tuple[int, ...]:
@@ -151,58 +160,84 @@ def stream(context: ClientContext, tail: TailCursor) -> tuple[Send, StartsStream
 
 
 def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
-    """Ask the given URL, and if it does not answer every known host for what it serves itself. Raises
-    nothing: the caller continues with the old map."""
+    """Ask the base, and what else is needed (rule H21). The search ends with the first map of a server that
+    knows all containers; the map of a host ends it when the other given addresses have been asked. If none of
+    these answers, or a fresh map did not help before, every known host is asked for what it serves itself.
+    Raises nothing: the caller continues with the old map."""
     map, call = context.map, requests.container_map()
     give_up = context.clock() + seconds
-    for url in map.sources:
-        left = give_up - context.clock()
-        if left <= 0:
+    asks_all, map.asks_all = map.asks_all, False
+    failures: dict[str, Failure] = {}
+    asked: set[str] = set()
+    has_base = False
+    while (url := _next_source(map, asked)) and (left := give_up - context.clock()) > 0:
+        is_given = url in map.addresses
+        if has_base and not is_given and not asks_all:
             break
 
-        found = interpret(call, (yield Send(url, call.request, min(REFRESH_SECONDS, left))))
-        if isinstance(found, Failure):
-            # The user knows the given URL and can correct it; the other hosts come and go.
-            map.last_failure = map.last_failure if url != map.base else found
-        else:
+        asked.add(url)
+        found = interpret(call, (yield Send(url, call.request, min(_patience(map, has_base=has_base), left))))
+        if not isinstance(found, Failure):
+            found = map.checked(found)
+        if not isinstance(found, Failure):
+            is_last = is_given and is_complete(found)
+            if is_last or (is_given and not has_base):
+                map.use_base(url)
+                has_base = True
             map.learn(found, url)
-            if url == map.base:
+            if is_last:
                 break
+        elif is_given:
+            # The user knows these and can correct them; the other hosts come and go.
+            failures[url] = found
+    map.note_failures(failures, has_base=has_base)
     # Also without an answer: those who waited for this refresh must not make one each.
     map.generation += 1
 
 
+def _next_source(map: ContainerMapCache, asked: set[str]) -> str | None:
+    # Anew each time: an answer may name more of them.
+    return next((url for url in map.sources if url not in asked), None)
+
+
+def _patience(map: ContainerMapCache, *, has_base: bool) -> float:
+    """Seconds for one address. Without a map all the others wait behind it, and with an answer it is asked
+    only because it may know more."""
+    if len(map.addresses) == 1 or (map.assignments and not has_base):
+        return REFRESH_SECONDS
+
+    return min(REFRESH_SECONDS, HEAD_START_SECONDS * (1 if map.assignments else 2 ** min(map.generation, 8)))
+
+
 def load_first_map(context: ClientContext) -> Program[None]:
-    """Get the first map. Raises ``Unavailable`` if no tierlog server answers: at once if the answer is final
-    (rule H3), since the URL is then another server's. Raises ``UnknownHost`` if the server refuses the URL's
-    name."""
+    """Get the first map. Raises ``Unavailable`` if no tierlog server answers: at once if all answers are
+    final (rule H3), since the URLs are then those of other servers. Raises ``UnknownHost`` if the servers
+    refuse the URLs' names."""
+    map = context.map
     give_up = context.clock() + min(context.deadline, OPENING_SECONDS)
     attempt = 0
     earlier: TierlogError | None = None
     while True:
-        yield RefreshMap(context.map.generation, give_up - context.clock())
-        if context.map.assignments:
+        yield RefreshMap(map.generation, give_up - context.clock())
+        if map.assignments:
             return
 
-        failure = context.map.last_failure or Failure(Kind.LATER, Unavailable("it does not answer"))
+        failures = map.failures
+        failure = next((each for each in failures.values() if each.kind is not Kind.REFUSED), None)
+        failure = failure or next(iter(failures.values()))
         left = give_up - context.clock()
         retry = decide(Repeat.READS, failure, doubt=False, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):
-            if isinstance(failure.error, UnknownHost):  # a server did answer
-                raise failure.error
+            if all(isinstance(each.error, UnknownHost) for each in failures.values()):
+                raise failure.error  # a server did answer
 
-            reason = with_attempt_before(failure.error, earlier, left)
-            raise nobody_answers(context.map.base, str(reason)) from failure.error
+            reasons = {url: str(each.error) for url, each in failures.items()}
+            if len(reasons) == 1:
+                reasons = {map.base: str(with_attempt_before(failure.error, earlier, left))}
+            raise nobody_answers(reasons) from failure.error
 
         attempt, earlier = attempt + 1, failure.error
         yield Pause(retry.pause)
-
-
-def nobody_answers(url: str, reason: str) -> Unavailable:
-    """The error for a URL that the user gave."""
-    return Unavailable(
-        f"no tierlog server answers at {url}: {reason}; check the URL, and that `tierlog serve` runs there"
-    )
 
 
 # --- all hosts ----------------------------------------------------------------------------------

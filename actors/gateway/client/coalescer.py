@@ -334,6 +334,7 @@ class _Completion:
         assert append.queue is not None
         container = append.queue.container
         failure = outcome if isinstance(outcome, Failure) else Failure(kind_of(outcome), outcome)
+        failure = self._map.explained(failure)
         refusal = failure.error
         # A supervisor refuses every batch; its map knows why this container has no owner.
         if isinstance(refusal, NotOwner) and (absence := self._map.assignments[container].absence):

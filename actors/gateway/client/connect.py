@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from random import Random
 
 import httpx
@@ -15,11 +15,12 @@ from ....storage_backends.base.world import World
 from ...kernel.event_loop import event_source, loop_clock
 from ...kernel.use_guard import guarded_context, plain_context
 from ...telemetry.tracing import Tracing
+from .addresses import check_addresses
 from .async_client import Client, open_client
 from .attempts import ClientContext
 from .container_map import ContainerMapCache
 from .sync_client import SyncClient, open_sync_client
-from .transport import LIMITS, check_url
+from .transport import LIMITS
 
 DEADLINE = 30.0
 MAP_REFRESH = 0.5
@@ -27,7 +28,7 @@ MAP_REFRESH = 0.5
 
 @guarded_context("client")
 async def connect(
-    url: str,
+    url: str | Sequence[str],
     *,
     deadline: float = DEADLINE,
     map_refresh: float = MAP_REFRESH,
@@ -35,10 +36,12 @@ async def connect(
     world: World | None = None,
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
 ) -> AsyncIterator[Client]:
-    """Connects to the service at ``url`` (of the supervisor, or of a single host), on asyncio and trio.
+    """Connects to the service at ``url``, on asyncio and trio: one URL, or several as a sequence or in a text
+    with commas between them, of the supervisor or of hosts, in any order.
 
     ``async with tierlog.connect("http://127.0.0.1:8470") as store`` gives a ``Client`` with the verbs of
-    ``SegmentStore``. ``deadline`` is in seconds and bounds each call, repeats included (default 30).
+    ``SegmentStore``. It uses the first address that answers, and the next one when that no longer does.
+    ``deadline`` is in seconds and bounds each call, repeats included (default 30).
     ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this
     often (default 0.5), and at most this often to learn whether an append above the service's limit is
     allowed by now. ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``.
@@ -48,13 +51,14 @@ async def connect(
     ``Unavailable`` if no server answers within 5 s.
     """
     context = _context(url, deadline, map_refresh, world, loop_clock())
-    async with open_client(context, transport or _async_pools(url), event_source(), span) as client:
+    make = transport or _async_pools(context.map.base)
+    async with open_client(context, make, event_source(), span) as client:
         yield client
 
 
 @plain_context("client")
 def connect_sync(
-    url: str,
+    url: str | Sequence[str],
     *,
     deadline: float = DEADLINE,
     span: Tracing | None = None,
@@ -64,15 +68,20 @@ def connect_sync(
     """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:8470") as store``
     gives a ``SyncClient``, which any number of threads may use."""
     context = _context(url, deadline, MAP_REFRESH, world, time.monotonic)
-    with open_sync_client(context, transport or _sync_pools(url), time.sleep, span) as client:
+    make = transport or _sync_pools(context.map.base)
+    with open_sync_client(context, make, time.sleep, span) as client:
         yield client
 
 
 def _context(
-    url: str, deadline: float, map_refresh: float, world: World | None, clock: Callable[[], float]
+    url: str | Sequence[str],
+    deadline: float,
+    map_refresh: float,
+    world: World | None,
+    clock: Callable[[], float],
 ) -> ClientContext:
     return ClientContext(
-        ContainerMapCache(check_url(url)),
+        ContainerMapCache(*check_addresses(url)),
         _seconds("deadline", deadline),
         _seconds("map_refresh", map_refresh),
         clock,

@@ -397,6 +397,7 @@ class SyncClient(ClientBase):
         if result.held and result.refresh:
             self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
         if any(self._context.map.url_of(queue.container) == batch.url for queue in result.held):
+            self._context.map.asks_all = self._context.map.asks_all or result.refresh
             self._sleep(result.pause)
         for queue in batch.queues:
             queue.is_busy = False

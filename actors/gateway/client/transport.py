@@ -16,12 +16,10 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Self
-from urllib.parse import urlsplit
 
 import anyio
 import httpx
 
-from ....storage_backends.base.errors import InvalidArgument, shown
 from .attempts import Send
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Response, StartsStream, TransportFailure
@@ -32,7 +30,7 @@ CONNECT_SECONDS = 3.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 """Idle connections are closed before servers close them, so that a request never meets a closing one."""
 PATIENCE_SECONDS = 5.0
-"""How long the plain client waits for one host of several before it refreshes the map: it cannot do both at
+"""How long the plain client waits for one server of several before it refreshes the map: it cannot do both at
 once."""
 _NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 _TLS = ("illegal request line", "disconnected without sending a response")
@@ -44,32 +42,6 @@ _NOT_SENT = (
     httpx.UnsupportedProtocol,
     httpx.ProxyError,
 )
-
-
-def check_url(url: object) -> str:
-    """A server's base URL, without a slash at its end. One with a password is refused without being shown."""
-    if isinstance(url, str) and "@" in url:
-        raise InvalidArgument("a server's URL is like http://127.0.0.1:8470, without a user name or password")
-
-    try:
-        parts = urlsplit(url) if isinstance(url, str) else None
-        is_good = (
-            parts is not None
-            and parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and not any(sign.isspace() for sign in parts.netloc)
-            and parts.port != 0
-        )
-    # `urlsplit` raises it for an IPv6 address without its bracket, `port` for a number above 65,535.
-    except ValueError:
-        parts, is_good = None, False
-    if parts is None or not is_good or parts.query or parts.fragment:
-        raise InvalidArgument(f"a server's URL is like http://127.0.0.1:8470, not {url!r}")
-
-    if parts.path.strip("/"):
-        raise InvalidArgument(f"a server's URL has no path: {shown(url)} must end before {shown(parts.path)}")
-
-    return parts.geturl().rstrip("/")
 
 
 class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
@@ -109,24 +81,30 @@ def _request(send: Send) -> tuple[httpx.Request, _Body]:
     headers = [("Host", url.netloc.decode("ascii")), ("Accept-Encoding", "identity"), *request.headers]
     if request.method == "POST":
         headers.append(("Content-Length", str(len(request.body))))
-    # 0 would make the socket non-blocking.
-    connect = min(CONNECT_SECONDS, max(send.seconds, 0.001))
+    connect = _connect_seconds(send)
     # The caller's scope bounds the exchange. httpx restarts its own limits with each piece that arrives.
     timeout = {"connect": connect, "read": None, "write": None, "pool": None}
     extensions = {"timeout": timeout, LINKS: send.links} if send.links else {"timeout": timeout}
     return httpx.Request(request.method, url, headers=headers, stream=body, extensions=extensions), body
 
 
+def _connect_seconds(send: Send) -> float:
+    # 0 would make the socket non-blocking.
+    return min(CONNECT_SECONDS, max(send.seconds, 0.001))
+
+
 def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> TransportFailure:
     return TransportFailure(
-        body.is_begun and not isinstance(error, _NOT_SENT), _described(send, describe(send.url, error))
+        body.is_begun and not isinstance(error, _NOT_SENT),
+        _described(send, describe(send.url, error, _connect_seconds(send))),
     )
 
 
-def describe(url: str, error: Exception) -> str:
-    """Why there was no answer from ``url``, and what to do if the scheme is wrong."""
+def describe(url: str, error: Exception, connect: float = CONNECT_SECONDS) -> str:
+    """Why there was no answer from ``url``, and what to do if the scheme is wrong. ``connect``: the seconds
+    that there were for connecting."""
     if isinstance(error, httpx.ConnectTimeout):
-        return f"no connection within {CONNECT_SECONDS:.0f} s"
+        return f"no connection within {connect:.3g} s"
     return f"{_reason(error)}{_scheme_advice(url, error)}"
 
 
@@ -226,7 +204,7 @@ class AsyncTransport:
     @property
     def may_be_pointless(self) -> bool:
         """Whether a request is in flight to a container that may have moved."""
-        return not self._map.is_single and any(send.containers for send in self._flights.values())
+        return self._map.has_choice and any(send.containers for send in self._flights.values())
 
     def end_pointless(self) -> None:
         """End the attempts whose containers are all known to have moved: a frozen host would never answer
@@ -313,7 +291,7 @@ class SyncTransport:
         piece."""
         request, body = _request(send)
         seconds = send.seconds
-        if send.containers and not send.parks and not self._map.is_single:
+        if send.containers and not send.parks and self._map.has_choice:
             seconds = min(seconds, PATIENCE_SECONDS)
         limit = max(seconds, 0.001)
         request.extensions["timeout"].update(read=limit, write=limit, pool=limit)

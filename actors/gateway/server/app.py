@@ -50,6 +50,7 @@ def make_app(
     owner_of: Callable[[int], str | None] | None = None,
     tracing: Tracing | None = None,
     names: Iterable[str] = (),
+    serves: Callable[[int], bool] | None = None,
 ) -> Starlette:
     """The application over ``store``; ``gateway_of`` returns its ``Gateway``, whose ``drain()`` is called
     before the server stops.
@@ -57,8 +58,10 @@ def make_app(
     ``container_map``: the answer of ``/v1/containers``; by default all containers are here.
     ``owner_of(index)``: the URL of the host that serves another container, if it is known here. ``tracing``
     gets a span for every request. ``names``: under which clients reach the server, besides loopback (rule
-    H18)."""
-    gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing, names)
+    H18). ``serves(index)``: whether a container is served here; requests for others are passed on to their
+    owners then (rule H22)."""
+    limits = limits or ServerLimits()
+    gateway = Gateway(store, world, limits, container_map, owner_of, tracing, names, serves=serves)
     return app_of(
         gateway, ENDPOINTS, "tierlog", "Segments: append-only sequences of bytes, durable when acked."
     )

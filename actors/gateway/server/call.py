@@ -204,6 +204,27 @@ class HttpCall(Generic[S]):
 
         self.counts.request_bytes += size
 
+    def passed_arrival(self) -> Arrival:
+        """How the body arrives that is passed on with ``next_piece``."""
+        arrival = self._arrival = Arrival(self.server)
+        return arrival
+
+    async def next_piece(self, arrival: Arrival) -> tuple[bytes, bool]:
+        """The next piece of a body that is passed on, and whether it is the last one. Its bytes count as in
+        memory until ``arrival.sent()``."""
+        # What the receiver takes its time for is not the client's delay.
+        arrival.resume()
+        with arrival, anyio.CancelScope(deadline=arrival.deadline) as arrival.scope:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+
+            piece: bytes = message.get("body", b"")
+            self.counts.request_bytes += len(piece)
+            arrival.take_more(len(piece))
+            return piece, not message.get("more_body", False)
+        raise self._incomplete()
+
     def _incomplete(self) -> Unavailable:
         if self.server.has_dropped_bodies:
             return Unavailable(
@@ -268,14 +289,16 @@ class HttpCall(Generic[S]):
             )
 
     @asynccontextmanager
-    async def while_connected(self) -> AsyncIterator[anyio.CancelScope]:
+    async def while_connected(self, begins: anyio.Event | None = None) -> AsyncIterator[anyio.CancelScope]:
         """Run the block until it ends, the client disconnects (raises ``Disconnected``), or the scope is
-        cancelled, which is not an error."""
+        cancelled, which is not an error. ``begins``: set when the block has read the request's body."""
         failure: Exception | None = None
         finished = gone = False
 
         async def watch(scope: anyio.CancelScope) -> None:
             nonlocal gone
+            if begins is not None:
+                await begins.wait()
             while (await self._receive())["type"] != "http.disconnect":
                 pass
             gone = True

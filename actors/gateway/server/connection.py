@@ -20,6 +20,7 @@ import re
 import select
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -545,7 +546,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._stop_timers()
             self._connections.silent.pop(self, None)
             self._connections.lingering[self] = None
-            self.transport.write_eof()
+            # asyncio raises it if the client is gone, and nobody has read so far that this showed.
+            with suppress(OSError):
+                self.transport.write_eof()
             self.update_reading()
             self._timer = self._loop.call_later(LINGER_SECONDS, self.close)
 

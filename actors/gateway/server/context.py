@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -26,6 +26,11 @@ from ..wire.table_bodies import ROWS_BYTES_MAX
 from .guard import Guard
 from .request_metrics import RequestMetrics
 
+if TYPE_CHECKING:
+    from .forwarding import Forwarder
+
+IDLE_MAX = 128
+"""Connections to other hosts that wait for the next request."""
 WINDOWS_MAX = 16
 """Blocks of answers that may each keep a window of long-term storage in memory, of up to 4 MiB."""
 
@@ -74,12 +79,13 @@ class Arrival:
     """The room that one body takes with each piece that arrives, so that a request without its body holds
     nothing, and the rate at which it arrives."""
 
-    __slots__ = ("_extra", "_received", "_server", "covered", "held", "is_dropped", "scope")
+    __slots__ = ("_extra", "_paused", "_received", "_server", "covered", "held", "is_dropped", "scope")
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
         self._received = self._extra = 0
         self.held = 0
+        self._paused = 0.0
         self.covered = anyio.current_time()
         """Up to this time its bytes satisfy the minimum rate. Never later than now: what came early does not
         allow a body to stop later, with all its room."""
@@ -122,6 +128,21 @@ class Arrival:
         self._server._in_flight_bytes += wanted - self.held
         self.held = wanted
 
+    def take_more(self, size: int) -> None:
+        """``take``, of a body that is passed on."""
+        self._paused = anyio.current_time()
+        self.take(self._received + size)
+
+    def resume(self) -> None:
+        """Its receiver takes more: the time that it took for what is there was not the sender's."""
+        if self._paused:
+            self.covered = min(anyio.current_time(), self.covered + anyio.current_time() - self._paused)
+
+    def sent(self) -> None:
+        """What has arrived is not in memory any more."""
+        self._extra -= self.held
+        self.release()
+
     def release(self) -> None:
         self._server._in_flight_bytes -= self.held
         self.held = 0
@@ -145,6 +166,8 @@ class ServerContext:
         self.metrics = RequestMetrics()
         self.tracing = tracing
         self.draining = False
+        self.forwarder: Forwarder | None = None
+        """In one-port mode."""
         # 48 bits: enough to tell the processes of one service, and their restarts, apart in logs.
         self._server_id = world.new_id()[:12]
         self._request_ids = itertools.count(1)
@@ -173,6 +196,16 @@ class ServerContext:
 
     async def run(self) -> None:
         """What the server does besides requests, until it is cancelled."""
+
+    async def aclose(self) -> None:
+        """After the last request."""
+        if self.forwarder is not None:
+            await self.forwarder.aclose()
+
+    async def forwards(self, call: Any, *, parks: bool) -> bool:
+        """Whether ``call`` was for another server, and was passed on to it (rule H22). ``parks``: it is a
+        tail."""
+        return False
 
     def new_request_id(self) -> str:
         """This server's id and a number. A random id would be a system call for each request."""

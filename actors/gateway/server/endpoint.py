@@ -220,6 +220,9 @@ class EndpointApp(Generic[S]):
         endpoint = self.endpoint
         if endpoint.is_documented:
             call.query()  # one that is unknown or repeated is refused, whether the handler reads it or not
+            if self.server.forwarder and await self.server.forwards(call, parks=endpoint.is_tail):
+                return None
+
         if self._json_body is None:
             found = await endpoint.handler(call)
         else:

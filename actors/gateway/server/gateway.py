@@ -4,7 +4,9 @@ H13)."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import anyio
 
 from ....storage_backends.base.backups import Backup, BackupStep, StepAnswer
 from ....storage_backends.base.checksum import Buffer
@@ -37,6 +39,10 @@ from ..wire.bodies import ContainerAssignment, ContainerMap, ContainerStatus, Ho
 from ..wire.errors import OwnedElsewhere
 from .context import ServerContext, ServerLimits
 from .fan_out import FanOuts
+
+if TYPE_CHECKING:
+    from .call import HttpCall
+    from .one_port import OnePort
 
 T = TypeVar("T")
 
@@ -139,20 +145,53 @@ class Gateway(ServerContext):
         owner_of: Callable[[int], str | None] | None,
         tracing: Tracing | None = None,
         names: Iterable[str] = (),
+        *,
+        serves: Callable[[int], bool] | None = None,
     ) -> None:
+        """``serves(index)``: whether the container is served here; with it, requests for others are passed on
+        to their owners."""
         super().__init__(world, limits, tracing, names)
         self.store = store
-        self.container_map = container_map or self._own_map
+        self._known_map = container_map or self._own_map
         self._owner_of = owner_of
+        self._one_port: OnePort | None = None
+        if serves is not None and owner_of is not None:
+            from .one_port import OnePort  # takes 0.1 s
+
+            self._one_port = OnePort(serves, owner_of, self._known_map, tracing)
+            self.forwarder = self._one_port.forwarder
         block = limits.block_bytes
         self.fan_outs = FanOuts(lambda name, offset: store.tail(name, offset, block_size=block), block)
 
     async def run(self) -> None:
-        await self.fan_outs.run()
+        if self.forwarder is None:
+            await self.fan_outs.run()
+            return
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.forwarder.run)
+            await self.fan_outs.run()
+
+    def container_map(self) -> ContainerMap:
+        """As clients get it: in one-port mode they send everything here (rule H22)."""
+        found = self._known_map()
+        return found if self.forwarder is None else found.behind_one_port()
+
+    async def forwards(self, call: HttpCall[Any], *, parks: bool) -> bool:
+        return self._one_port is not None and await self._one_port.takes(call, parks=parks)
+
+    async def append_each(self, call: HttpCall[Any], items: Sequence[BatchItem]) -> list[Outcome]:
+        """The outcome of each append of a batch."""
+        if self._one_port is None:
+            return await self.store.append_each(items)
+
+        return await self._one_port.append_each(call, items)
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error``, with the owner's URL if another host owns the segment and this one knows which."""
         # Not a subclass: those know their owner.
+        if self.forwarder is not None:
+            return error  # the client need not reach it
         if type(error) is NotOwner and name is not None and self._owner_of is not None:
             owner = self._owner_of(self.store.container_of(name))
             if owner is not None:

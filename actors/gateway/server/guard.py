@@ -99,6 +99,12 @@ def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     return found
 
 
+def names_of(listen: str, advertise: str, names: str) -> tuple[str, ...]:
+    """The names of a server: the address listened on and the settings ``server.advertise`` and
+    ``server.names``."""
+    return (listen, advertise, *(name.strip() for name in names.split(",")))
+
+
 def advertised_name(advertised: str) -> str:
     """The name or address in the setting ``server.advertise``."""
     if not advertised.startswith(_TLS):

@@ -20,6 +20,7 @@ from ....storage_backends.base.errors import ConfigError
 from ...kernel.task_groups import body_group
 from .app import context_of
 from .connections import BACKLOG, Connections, connections_max
+from .context import IDLE_MAX
 
 
 @attrs.frozen
@@ -97,6 +98,9 @@ async def serve_http(
     context = context_of(app)
     limits = context.limits
     maximum = connections_max(limits.connections, limits.reserved_files)
+    if context.forwarder is not None:
+        # Each request that is passed on takes a connection to its owner too, and some wait for the next.
+        maximum = context.forwarder.exchanges_max = max(1, (maximum - IDLE_MAX) // 2)
     connections = Connections(app, maximum, lambda: context.draining)
     address = ServerAddress(*listener.getsockname()[:2])
     # Before the tasks run: a client that connects as soon as the address is known waits, and is not refused.
@@ -118,3 +122,4 @@ async def serve_http(
             # First, or parked tails would take all of the time.
             context.drain()
             await connections.end(listener, stop_timeout, context.drop_bodies)
+            await context.aclose()

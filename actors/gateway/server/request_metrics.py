@@ -26,6 +26,8 @@ class OperationCounts:
     """The numbers of one endpoint."""
 
     in_flight: int = 0
+    forwarded: int = 0
+    """Requests that were passed on to another host."""
     request_bytes: int = 0
     response_bytes: int = 0
     seconds: float = 0.0
@@ -84,6 +86,9 @@ class RequestMetrics:
         in_flight = GaugeMetricFamily(
             "tierlog_http_requests_in_flight", "Requests in progress.", labels=label
         )
+        forwarded = CounterMetricFamily(
+            "tierlog_http_forwarded_requests", "Requests passed on to the owner.", labels=label
+        )
         for name, operation in self._operations.items():
             for (method, status), count in operation.answers.items():
                 answers.add_metric([name, method, str(status)], count)
@@ -91,8 +96,10 @@ class RequestMetrics:
             received.add_metric([name], operation.request_bytes)
             sent.add_metric([name], operation.response_bytes)
             in_flight.add_metric([name], operation.in_flight)
+            if operation.forwarded:
+                forwarded.add_metric([name], operation.forwarded)
 
-        yield from (answers, durations, received, sent, in_flight)
+        yield from (answers, durations, received, sent, in_flight, forwarded)
 
     def describe(self) -> Iterable[Family]:
         """Nothing, as for the store's own collector."""

@@ -7,6 +7,9 @@ cut off has no effect (rule H7).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ....storage_backends.base.errors import (
     AttributeConflict,
     BadOffset,
@@ -29,6 +32,7 @@ from ..wire.batch import (
     BatchDecoder,
     BatchItem,
     BatchLimits,
+    Outcome,
     Results,
     encode_outcomes,
 )
@@ -53,7 +57,7 @@ from ..wire.bodies import (
     update_values,
 )
 from ..wire.paths import Verb
-from .call import BYTES_TYPE, RAW, Answer, Call, json_answer
+from .call import BYTES_TYPE, RAW, Answer, Call, HttpCall, json_answer
 from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
 
 
@@ -120,8 +124,14 @@ async def append(call: Call) -> Answer:
 )
 async def batch(call: Call) -> None:
     """Append to many segments, each append with its own outcome; those to one segment in order."""
-    server = call.server
-    decoder = BatchDecoder(BatchLimits(server.limits.batch_items, server.store.append_bytes_max))
+    items = await receive_batch(call, call.server.store.append_bytes_max)
+    await answer_batch(call, items, await call.server.append_each(call, items))
+
+
+async def receive_batch(call: HttpCall[Any], append_bytes_max: int) -> list[BatchItem]:
+    """The items of the body."""
+    limits = call.server.limits
+    decoder = BatchDecoder(BatchLimits(limits.batch_items, append_bytes_max))
     items: list[BatchItem] = []
 
     def decode(piece: bytes) -> int:
@@ -129,15 +139,18 @@ async def batch(call: Call) -> None:
         items.extend(decoded)
         return ITEM_MEMORY * len(decoded)
 
-    await call.each_piece(BATCH_TYPE, server.limits.batch_bytes, decode)
+    await call.each_piece(BATCH_TYPE, limits.batch_bytes, decode)
     # H7: nothing reaches the store before the last byte was decoded.
     decoder.finish()
-    outcomes = await server.store.append_each(items)
+    return items
+
+
+async def answer_batch(call: HttpCall[Any], items: Sequence[BatchItem], outcomes: Sequence[Outcome]) -> None:
     await call.pieces(
         JSON_TYPE,
         encode_outcomes(
             # H13: the containers of one batch may have moved to several hosts.
-            server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
+            call.server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
             for outcome, item in zip(outcomes, items, strict=True)
         ),
     )

@@ -371,6 +371,11 @@ class ContainerMap(Struct, frozen=True):
     append_bytes_max: Number = APPEND_BYTES_MAX
     """The largest append that the service takes: clients refuse larger ones before they send them."""
 
+    def behind_one_port(self) -> ContainerMap:
+        """Without the hosts' URLs: clients reach all containers through the address that they use."""
+        hidden = tuple(msgspec.structs.replace(each, url=None) for each in self.containers)
+        return msgspec.structs.replace(self, containers=hidden)
+
 
 class ContainerStatus(Struct, frozen=True):
     container: Number

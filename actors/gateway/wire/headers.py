@@ -34,6 +34,8 @@ R10)."""
 SEGMENT_ID = "Tierlog-Segment-Id"
 """Distinguishes a segment from a later one of the same name."""
 REQUEST_ID = "X-Request-Id"
+FORWARDED = "Tierlog-Forwarded"
+"""Another host passed the request on, which is never done twice (rule H22)."""
 
 NUMBER_MAX = (1 << 63) - 1
 WRITER_ID_BYTES_MAX = 64

@@ -407,6 +407,18 @@ def test_a_url_without_a_service_is_answered_with_the_systems_reason(
     assert done.err.endswith(words)
 
 
+@pytest.mark.parametrize("command", [("status",), ("segment", "ls")])
+def test_the_reason_of_each_address_is_shown(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("tierlog.actors.gateway.client.attempts.OPENING_SECONDS", 1.0)
+
+    done = run(*command, "--url", "http://127.0.0.1:1,http://127.0.0.1:2")
+
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert "http://127.0.0.1:1 (Connection refused); http://127.0.0.1:2 (Connection refused)" in done.err
+
+
 def test_reasons_of_lost_connections_are_those_of_the_system() -> None:
     def caused_by(cause: OSError) -> httpx.ConnectError:
         hidden = OSError("All connection attempts failed")

@@ -13,6 +13,7 @@ import pytest
 
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import service, until
+from tierlog import Unavailable
 from tierlog.actors.cli.running import ask_service
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
@@ -40,6 +41,22 @@ async def test_commands_and_the_supervisor_follow_no_proxy(proxied: None, tmp_pa
             # Answered by the hosts, which the supervisor asks.
             async with httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
                 assert (await client.get("/v1/transactions")).json() == {"transactions": []}
+
+
+async def test_a_command_finds_the_supervisor_behind_dead_addresses_and_hosts(tmp_path: Path) -> None:
+    """A host answers, but has no orders for a service."""
+    dead = "http://127.0.0.1:1"
+    async with service(tmp_path) as host:
+        url = f"http://127.0.0.1:{host.port}"
+        app = make_admin_app(FakeHostsSupervisor(3, 2, url=url), {"folder": "somewhere"}, system_world())
+        async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server:
+            assert "hosts" in await ask_service(f"{dead},{url},{server.url}", "GET", "/v1/status")
+            done = await ask_service(f"{url},{server.url}", "POST", "/v1/hosts/host-0/drain")
+            assert "hosts" in done
+        with pytest.raises(
+            Unavailable, match=rf"{dead} \(Connection refused\); {url} \(.*there is nothing here"
+        ):
+            await ask_service(f"{dead},{url}", "GET", "/v1/status")
 
 
 async def test_h12_requests_to_all_hosts_are_bounded_and_load_no_certificates(

@@ -52,11 +52,21 @@ from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
 from ..copies import FIRST
-from . import caches, chain, copied_backups, pins, readers, tables, user_tables
+from . import buckets, caches, chain, copied_backups, pins, readers, tables, user_tables
 from .planting import CATALOGUE, Planter, mutant
 from .programs import trying_twice, without
 
-__all__ = ["CATALOGUE", "caches", "chain", "copied_backups", "pins", "readers", "tables", "user_tables"]
+__all__ = [
+    "CATALOGUE",
+    "buckets",
+    "caches",
+    "chain",
+    "copied_backups",
+    "pins",
+    "readers",
+    "tables",
+    "user_tables",
+]
 
 _Program = Generator[IoCall, Any, Any]
 

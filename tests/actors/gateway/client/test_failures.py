@@ -438,7 +438,7 @@ async def test_appends_without_an_owner_fail_with_the_reason_in_the_map(connect:
     deadline: otherwise the deadline could end the last attempt, whose outcome would be unknown."""
     why = "container 0 is fenced: another owner opened it"
     refused = problem(tierlog.NotOwner("the supervisor serves no container"))
-    document = {**json.loads(refused.body), "retry_after": 3600}
+    document = {**json.loads(refused.body), "retry_after": 86_400}
     refusal = attrs.evolve(refused, body=json.dumps(document).encode())
     with scripted(script_of(refusal)) as supervisor:
         supervisor.map = ContainerMap(1, (ContainerAssignment(0, None, None, why),))
