@@ -49,7 +49,7 @@ EXEMPT = {
     "actors/gateway/server/listener.py _cannot_listen": "advice beside the system's error, after the address "
     "was refused",
     "actors/host/main.py _parse": "argparse, for arguments that the supervisor has written",
-    "actors/gateway/server/write_handlers.py batch.decode": "hands pieces of a body to the "
+    "actors/gateway/server/write_handlers.py receive_batch.decode": "hands pieces of a body to the "
     "decoder of batches, which has a target",
     "actors/gateway/server/call.py HttpCall.container": "part of a request; asked over HTTP in "
     "supervisor_process/test_admin.py",
