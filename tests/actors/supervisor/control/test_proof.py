@@ -58,10 +58,13 @@ def test_v12_parts_of_different_lengths_do_not_run_together() -> None:
     assert one.mac != other.mac
 
 
-@pytest.mark.parametrize("mac", ["", "é", "x" * 64, "0" * 64])
-def test_v12_any_text_may_come_in_place_of_a_mac(mac: str) -> None:
-    assert confirm_proof(SECRET, CHALLENGE, Proof(NONCE, mac)) is None
-    assert not is_confirmed(SECRET, CHALLENGE, answer_challenge(SECRET, CHALLENGE, NONCE), Proved(mac))
+@pytest.mark.parametrize("text", ["", "é", "x" * 64, "0" * 64, "\ud800"])
+def test_v12_any_text_may_come_in_place_of_a_mac_or_a_nonce(text: str) -> None:
+    """Also a half of a surrogate pair, which JSON can name."""
+    assert confirm_proof(SECRET, CHALLENGE, Proof(NONCE, text)) is None
+    assert confirm_proof(SECRET, CHALLENGE, Proof(text, "0" * 64)) is None
+    assert not is_confirmed(SECRET, CHALLENGE, answer_challenge(SECRET, CHALLENGE, NONCE), Proved(text))
+    assert not is_confirmed(SECRET, Challenge(text), Proof(NONCE, ""), Proved("0" * 64))
 
 
 def test_v12_macs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
