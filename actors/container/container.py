@@ -171,8 +171,11 @@ class Container:
         return self._components.table_runs
 
     def is_short_of_room(self, sid: int) -> bool:
-        """Whether the segment's data did not fit into long-term storage."""
-        return isinstance(self._components.writer.failures.errors.get(sid), StorageFull)
+        """Whether data of the segment, or of one beside which alone it can be published, did not fit into
+        long-term storage."""
+        writer = self._components.writer
+        is_held = writer.failures.lacks_room and sid in writer.held_back
+        return is_held or isinstance(writer.failures.errors.get(sid), StorageFull)
 
     @property
     def segments(self) -> SegmentTable:

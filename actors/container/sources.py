@@ -82,7 +82,8 @@ class UnpublishedNames:
     async def among(self, names: Sequence[str]) -> set[str]:
         held: dict[int, list[str]] = {}
         for name in names:
-            # A segment whose data does not fit is held back, and its truncation, which makes room, with it.
+            # A segment whose data does not fit is held back, with all that can be published only beside it,
+            # and their truncations, which make room.
             if (row := self._row(name)) is not None and self._container.is_short_of_room(
                 sid := self._state.closures.segment_of(row.version)
             ):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import anyio.lowlevel
 
-from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.errors import StorageFull, TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
@@ -26,6 +26,8 @@ class FlushFailures:
         """By segment, those of flushes that failed and were not repeated successfully."""
         self.has_errors = False
         """Whether any segment fails. Admission reads it for every append."""
+        self.lacks_room = False
+        """Whether long-term storage had no room for a segment's data since none failed."""
         self._unflushed: ShardedDict[int, None] = ShardedDict()
         """Segments that the last cycle with them did not flush, tried or not."""
         self.is_failing = False
@@ -34,10 +36,11 @@ class FlushFailures:
     def failed(self, sid: int, error: TierlogError) -> None:
         self.errors[sid] = error
         self.has_errors = True
+        self.lacks_room |= isinstance(error, StorageFull)
 
     def flushed(self, sid: int) -> None:
         self.errors.pop(sid, None)
-        self.has_errors = bool(self.errors)
+        self._note_errors()
         self._unflushed.pop(sid, None)
 
     async def note(self, failed: Mapping[int, TierlogError], *, is_refused: bool) -> None:
@@ -53,11 +56,15 @@ class FlushFailures:
             error = str(failed[new[0]])
             _log.warning("flush_failed", count=len(self._unflushed), segments=names, error=error)
         await self._drop_gone(self.errors)
-        self.has_errors = bool(self.errors)
+        self._note_errors()
         await self._drop_gone(self._unflushed)
         if self.is_failing and not self._unflushed:
             _log.info("flush_recovered")
         self.is_failing = bool(self._unflushed)
+
+    def _note_errors(self) -> None:
+        self.has_errors = bool(self.errors)
+        self.lacks_room &= self.has_errors
 
     async def _drop_gone(self, sids: ShardedDict[int, TierlogError] | ShardedDict[int, None]) -> None:
         for part in in_slices(sids):

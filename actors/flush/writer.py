@@ -197,6 +197,8 @@ class StorageWriter:
         """Segments that a late flush keeps from being flushed: due when one has ended."""
         self._late_attempt = 0
         """The newest full cycle that left something late; 0 once that has ended."""
+        self.held_back: Collection[int] = ()
+        """The segments that the newest full cycle held back (rule F10)."""
         self.failures = FlushFailures(source.segment_of)
         """Segments whose last flush failed (rule F4)."""
         self._requested = self._element_requested = False
@@ -541,6 +543,7 @@ class StorageWriter:
     ) -> None:
         for _ in cut.hold_back():
             await anyio.lowlevel.checkpoint()
+        self.held_back = cut.held
         is_news = self._is_news(cycle, cut, progressed=progressed)
         refused_for = self._storage.retry_in()
         is_published = is_news and may_publish and not refused_for and len(cut.held) <= HELD_MAX  # S7, F10

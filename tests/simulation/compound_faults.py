@@ -269,10 +269,11 @@ class CompoundFaults:
 
     async def _read_when_succeeded(self, process: Process, random: Random) -> None:
         run = self._run
+        stored = _stored(process)  # before its successor removes runs
         with trio.move_on_after(_SUCCESSION_SECONDS):
             await run.until(lambda: run.current is not None and run.current is not process)
             await trio.sleep(random.choice((0.0, 0.05, 0.5)))
-        names, stored = random.choice(run.plan.families), _stored(process)
+        names = random.choice(run.plan.families)
         name, offset = random.choice(names), random.choice((0, 0, 10, 100))
         visitor = Client(run.plan.clients, (), run)
         if stored and run.current not in (None, process) and random.random() < 0.6:

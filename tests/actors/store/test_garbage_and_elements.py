@@ -260,6 +260,27 @@ async def test_g6_a_truncation_makes_room_although_what_is_merged_below_it_does_
         assert not flushed & set(world.chunk_names)
 
 
+async def test_g6_a_truncation_makes_room_although_a_name_beside_it_belongs_to_data_that_does_not_fit() -> (
+    None
+):
+    """A source's name was given again: the merge can be published only with the new segment of that name
+    (F10), whose data has no room."""
+    world = ContainerWorld(NO_DELAY)
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA, flushed=True)
+        flushed = set(world.chunk_names)
+        await make(owner.store, "s#0", b"", sealed=True)
+        await owner.store.merge_segments("s", ["s#0"])
+        world.chunks.script = users_data_full
+        await make(owner.store, "s#0", bytes(2_000))
+        await owner.store.truncate_segment("s", len(DATA))
+        with pytest.raises(StorageFull):
+            await owner.store.flush()
+        await anyio.sleep(200)
+        assert flushed
+        assert not flushed & set(world.chunk_names)
+
+
 async def test_g6_on_a_full_storage_the_next_owner_too_deletes_what_a_truncation_dropped() -> None:
     """The segment's data does not fit, so no element has its truncation. Chunks that a defrag has replaced go
     once the truncation is past their bytes."""
