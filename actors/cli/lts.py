@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from . import output
 from .interrupts import end_at_once
 from .journal import problem_line
 from .options import Config, Json, Name
-from .running import FAILED, Hints, execute, notice_of_wait, read_settings
+from .running import FAILED, Hints, execute, opening, read_settings
 from .segment_read import Long, Offset, Output, Prefix, Size, list_segments, write_segment
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ async def _viewing(place: str, config: Path | None) -> AsyncIterator[LtsView]:
     from ..store.lts_view import open_lts
 
     end_at_once()
-    async with AsyncExitStack() as stack:
-        with notice_of_wait(place):
-            view = await stack.enter_async_context(open_lts(place, config=read_settings(config, None)))
+    async with opening(place, open_lts(place, config=read_settings(config, None))) as view:
         yield view
 
 

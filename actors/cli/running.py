@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -124,9 +124,7 @@ async def viewing(data: Path) -> AsyncIterator[StoreView]:
     from ..store.read_only import open_reader
 
     end_at_once()
-    async with AsyncExitStack() as stack:
-        with notice_of_wait(str(data)):
-            view = await stack.enter_async_context(open_reader(data))
+    async with opening(str(data), open_reader(data)) as view:
         yield view
 
 
@@ -136,9 +134,7 @@ async def viewing_storage(data: Path) -> AsyncIterator[StoreView]:
     from ..store.read_only import open_storage
 
     end_at_once()
-    async with AsyncExitStack() as stack:
-        with notice_of_wait(str(data)):
-            view = await stack.enter_async_context(open_storage(data))
+    async with opening(str(data), open_storage(data)) as view:
         if not view.has_logs:
             sys.stderr.write("wal/ is missing: this is what long-term storage alone has\n")
         yield view
@@ -161,10 +157,17 @@ async def _client(url: str) -> AsyncIterator[Client]:
     # Here, because it takes 0.2 s, which commands on a folder need not wait.
     from ..gateway.client.connect import connect
 
-    async with AsyncExitStack() as stack:
-        with notice_of_wait(url):
-            client = await stack.enter_async_context(connect(url))
+    async with opening(url, connect(url)) as client:
         yield client
+
+
+@asynccontextmanager
+async def opening(name: str, context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """``context``, whose entry is waited for with a notice about ``name``."""
+    async with AsyncExitStack() as stack:
+        with notice_of_wait(name):
+            entered = await stack.enter_async_context(context)
+        yield entered
 
 
 @contextmanager
@@ -254,10 +257,8 @@ async def owning(
     if not take_over and (owners := await live_owners(files, folder)):
         raise _in_use(folder, owners, remedy)
     try:
-        async with AsyncExitStack() as stack:
-            with notice_of_wait(str(data)):
-                opening = open_store(folder.path, config=config, take_over=take_over)
-                store = await stack.enter_async_context(opening)
+        opened = open_store(folder.path, config=config, take_over=take_over)
+        async with opening(str(data), opened) as store:
             yield store
     except OpenElsewhere as error:
         # Of another command that began at the same moment. The store's message is for programs.
