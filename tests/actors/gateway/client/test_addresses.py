@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tierlog
+from support.client_programs import ProgramDriver
 from support.scripted_server import (
     Answer,
     Fault,
@@ -31,9 +32,6 @@ from tierlog.actors.gateway.client.attempts import (
     HEAD_START_SECONDS,
     REFRESH_SECONDS,
     ClientContext,
-    Pause,
-    Program,
-    RefreshMap,
     Send,
     load_first_map,
     refresh_map,
@@ -126,7 +124,7 @@ ALONE = map_of(entry(0, None, 3))
 """Of a server with all containers."""
 
 
-class Network:
+class Network(ProgramDriver):
     """Servers by URL: a map, or why there is none. Those with a map answer ``info`` too, unless ``lacks``
     names them: these refuse it, as a host without the container does."""
 
@@ -157,23 +155,7 @@ class Network:
         self.drive(refresh_map(self.context, 10))
         return self.asked
 
-    def drive(self, program: Program[Any]) -> Any:
-        result = None
-        try:
-            while True:
-                result = self._act(program.send(result))
-        except StopIteration as end:
-            return end.value
-
-    def _act(self, effect: Send | Pause | RefreshMap) -> Response | TransportFailure | None:
-        if isinstance(effect, Pause):
-            self.now += effect.seconds
-            return None
-
-        if isinstance(effect, RefreshMap):
-            self.drive(refresh_map(self.context, effect.seconds))
-            return None
-
+    def _send(self, effect: Send) -> Response | TransportFailure:
         is_map = effect.request.path == MAP_PATH
         (self.asked if is_map else self.sent).append(effect.url)
         return self._answer(effect, is_map)

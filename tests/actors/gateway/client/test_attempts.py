@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
+from support.client_programs import ProgramDriver
 from tierlog import Unavailable
 from tierlog.actors.gateway.client import requests
 from tierlog.actors.gateway.client.attempts import (
     ClientContext,
-    Pause,
-    Program,
-    RefreshMap,
     Send,
     call_all_hosts,
     load_first_map,
-    refresh_map,
     run_call,
 )
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
@@ -31,7 +28,7 @@ BAD_GATEWAY, NOT_FOUND = Response(502, TYPE, b"<html>"), Response(404, TYPE, b"<
 MAP = Response(200, {}, encode_json(ContainerMap(1, (ContainerAssignment(0, BASE, 1),))))
 
 
-class Server:
+class Server(ProgramDriver):
     """Gives these answers to calls (or to the opening's requests for the map), one after the other, and then
     none: each attempt takes all its time."""
 
@@ -43,23 +40,7 @@ class Server:
         if is_open:
             self.drive(load_first_map(self.context))
 
-    def drive(self, program: Program[Any]) -> Any:
-        result = None
-        try:
-            while True:
-                result = self._act(program.send(result))
-        except StopIteration as end:
-            return end.value
-
-    def _act(self, effect: Send | Pause | RefreshMap) -> Response | TransportFailure | None:
-        if isinstance(effect, Pause):
-            self.now += effect.seconds
-            return None
-
-        if isinstance(effect, RefreshMap):
-            self.drive(refresh_map(self.context, effect.seconds))
-            return None
-
+    def _send(self, effect: Send) -> Response | TransportFailure:
         if self._is_open and effect.request.path == requests.container_map().request.path:
             return MAP
 
