@@ -3,6 +3,9 @@ they have read it (rules V1, V11 and V12)."""
 
 from __future__ import annotations
 
+import socket
+import struct
+
 import anyio
 import attrs
 import pytest
@@ -128,6 +131,23 @@ async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out_
             while not await can_join():
                 await anyio.sleep(0.01)
         await idle[1].stream.aclose()
+
+
+def test_v12_a_connection_that_is_reset_at_once_ends_no_supervisor() -> None:
+    """As many checks of a port do. On uvloop, where services run."""
+
+    async def run() -> None:
+        async with joinable(Bucket()) as found:
+            port = (await found.record()).port
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", port)) as reset:
+                    reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await anyio.sleep(0.002)
+            line = await found.connect()
+            async with line.stream:
+                assert await line.prove((await found.record()).secret)
+
+    anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
 
 
 async def test_v11_a_second_process_with_a_living_hosts_id_is_refused() -> None:
