@@ -222,9 +222,11 @@ class Fleet:
         ]
 
     def extend_deadlines(self, seconds: float) -> None:
-        """The supervisor itself was late: heartbeats sent meanwhile are still unread, so no host was silent
-        (rule V7)."""
+        """The supervisor itself was late: heartbeats and hellos sent meanwhile are still unread, so no host
+        was silent, or missing (rule V7)."""
+        self._placement.not_before += seconds
         for host in self.hosts.values():
+            host.start_due += seconds
             # Shifted, not reset: a host that was silent before stays nearly due.
             host.last_heard += seconds
             host.since += seconds
@@ -434,7 +436,7 @@ class Fleet:
         return [CloseContainer(host_id, assignment.index, 0)]
 
     def _adopt(self, host: Host, index: int, epoch: int, now: float) -> bool:
-        if index >= len(self.assignments) or not host.accepts_containers:
+        if index not in range(len(self.assignments)) or not host.accepts_containers:
             return False
 
         assignment = self.assignments[index]

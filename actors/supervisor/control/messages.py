@@ -11,6 +11,7 @@ carry the supervisor's term: a host obeys the highest it has seen and none below
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -86,7 +87,7 @@ class Hello:
 @attrs.frozen
 class Heartbeat:
     sequence: int
-    lag: float
+    lag: float = attrs.field(validator=[attrs.validators.ge(0), attrs.validators.lt(math.inf)])
     """How late the host's event loop runs, in seconds."""
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     leaving: bool = False

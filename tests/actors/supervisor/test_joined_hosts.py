@@ -253,6 +253,24 @@ def test_v7_a_late_supervisor_waits_for_joined_hosts_all_the_same() -> None:
     assert world.forgotten == []
 
 
+@pytest.mark.parametrize("own", [0, 1])
+def test_v7_a_supervisor_that_was_late_at_its_start_moves_and_starts_nothing_sooner(own: int) -> None:
+    """Hosts that connected meanwhile are still unread."""
+    fleet = Fleet(2, [f"host-{index}" for index in range(own)], OPTIONS, Random(0), 0.0, ["a"])
+    fleet.extend_deadlines(100)
+    assert fleet.hello("b", 1, "http://b", {}, 100.1, joined=True, instance="b") == []
+    hello = fleet.hello("a", 2, "http://a", {0: 3, 1: 3}, 100.2, joined=True, instance="a")
+    assert not any(isinstance(command, SpawnHost | OpenContainer) for command in hello)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_container_that_does_not_exist_is_not_adopted(index: int) -> None:
+    fleet = Fleet(2, [], OPTIONS, Random(0), 0.0, ["a"])
+    [close, *_] = fleet.hello("a", 1, "http://a", {index: 5}, 1.0, joined=True, instance="a")
+    assert close == CloseContainer("a", index, 0)
+    assert [assignment.epoch for assignment in fleet.assignments] == [0, 0]
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["kill", "freeze", "resume", "run", "cut", "drain", "follow", "join"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from typing import Any
 
 import anyio
 import attrs
@@ -314,6 +315,23 @@ async def test_v11_what_a_host_sent_before_it_was_forgotten_is_ignored(
         again = await found.connect()
         async with again.stream:
             assert await again.prove((await found.record()).secret), "the supervisor goes on"
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [{"containers": {"x": {}}}, {"requests": {"puts": "x"}}, {"requests": {"puts": float("inf")}}],
+)
+async def test_v13_statistics_of_another_form_end_no_supervisor(statistics: dict[str, Any]) -> None:
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a"), Heartbeat(1, 0.0, statistics), Heartbeat(2, 0.25))
+            await until(
+                lambda: (
+                    found.supervisor.fleet.hosts["a"].lag == 0.25 if found.supervisor.fleet.hosts else False
+                )
+            )
 
 
 async def test_v11_a_host_that_was_forgotten_finds_its_connection_closed() -> None:
