@@ -550,7 +550,9 @@ async def test_the_owners_span_is_a_child_of_the_hosts_own(tmp_path: Path) -> No
     assert {f"{span.context.trace_id:032x}" for span in (host_span, owner_span)} == {trace}
 
 
-@pytest.mark.parametrize("named", ["Tierlog-Writer-Id", "close, tierlog-expected-offset", "RANGE", "Host"])
+@pytest.mark.parametrize(
+    "named", ["Tierlog-Writer-Id", "close, tierlog-expected-offset", "RANGE", "Host", "content-encoding"]
+)
 def test_a_connection_header_must_not_take_away_what_the_owner_acts_on(named: str) -> None:
     with pytest.raises(InvalidArgument, match="Connection names"):
         passed_headers([(b"connection", named.encode()), (b"tierlog-writer-id", b"w")])
