@@ -154,6 +154,26 @@ def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once
     assert (world.forgotten, set(world.owners.values())) == (["a"], {"b"})
 
 
+@pytest.mark.parametrize("seconds", [0.2, OPTIONS.drain_limit + 1])
+def test_v11_a_joined_host_that_is_forgotten_while_it_drains_goes_on_with_it(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection broke, or its containers were not moved in time."""
+    world = joined(4, "a", "b")
+    with monkeypatch.context() as slow:
+        slow.setattr(Machine, "open", lambda *order: None)
+        world.do(world.fleet.drain("a", world.now))
+        world.run(seconds)
+        if "a" in world.fleet.hosts:
+            world.do(world.fleet.disconnected("a", world.now))
+    assert world.forgotten == ["a"]
+    world.say_hello("a")
+    assert list(world.alive) == ["b"]
+
+    world.join("a")
+    assert world.host_phase("a") is HostPhase.SERVING, "another process is another host"
+
+
 def test_a_rolling_restart_leaves_joined_hosts_alone() -> None:
     world = machine(containers=6, hosts=2)
     world.join("a")
