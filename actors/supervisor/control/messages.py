@@ -87,12 +87,18 @@ class Hello:
 @attrs.frozen
 class Heartbeat:
     sequence: int
-    lag: float = attrs.field(validator=[attrs.validators.ge(0), attrs.validators.lt(math.inf)])
+    lag: float = attrs.field()
     """How late the host's event loop runs, in seconds."""
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     leaving: bool = False
     """It received SIGTERM and waits for its containers to be moved and for the order to exit. Sent with every
     heartbeat, so that a supervisor that starts meanwhile learns it too."""
+
+    @lag.validator
+    def _(self, attribute: object, lag: float) -> None:
+        # JSON may name what is no number, and infinity.
+        if not 0 <= lag < math.inf:
+            raise ValueError(f"no event loop is {lag} s late")
 
 
 @attrs.frozen
