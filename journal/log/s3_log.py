@@ -1,5 +1,5 @@
 """``S3Log``: a ``DurableDataLog`` whose groups are objects in a bucket, for owners on any machine. Its rules,
-L1 to L9, are in ``docs/protocols/s3-log.md``.
+L1 to L10, are in ``docs/protocols/s3-log.md``.
 
 Crash: whatever is under way is decided by the next opener. Cancellation of an append breaks the log (W6); of
 a truncation, it leaves objects for the next one. State in memory changes in one step after the last await.
