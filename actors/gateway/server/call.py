@@ -289,9 +289,13 @@ class HttpCall(Generic[S]):
             )
 
     @asynccontextmanager
-    async def while_connected(self, begins: anyio.Event | None = None) -> AsyncIterator[anyio.CancelScope]:
+    async def while_connected(
+        self, begins: anyio.Event | None = None, *, is_tail: bool = True
+    ) -> AsyncIterator[anyio.CancelScope]:
         """Run the block until it ends, the client disconnects (raises ``Disconnected``), or the scope is
-        cancelled, which is not an error. ``begins``: set when the block has read the request's body."""
+        cancelled, which is not an error. ``begins``: set when the block has read the request's body.
+        ``is_tail``: a client that closes its half of the connection has left; other ones may wait for their
+        answer."""
         failure: Exception | None = None
         finished = gone = False
 
@@ -299,8 +303,12 @@ class HttpCall(Generic[S]):
             nonlocal gone
             if begins is not None:
                 await begins.wait()
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
+            wait_left = None if is_tail else self.scope.get("tierlog.wait_left")
+            if wait_left is not None:
+                await wait_left(self.server.limits.half_closed)
+            else:
+                while (await self._receive())["type"] != "http.disconnect":
+                    pass
             gone = True
             scope.cancel()
 

@@ -152,6 +152,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         self.is_input_ended = True
         self._drop_incomplete()
+        if self._requests and not self._requests[0].more_body:
+            self._requests[0].event.set()  # for ``wait_left``
         return bool(self._requests) and not self._requests[0].is_watching
 
     def pause_writing(self) -> None:
@@ -364,6 +366,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             "tierlog.large_body": request.large_body,
             "tierlog.write_chunk": request.write_chunk,
             "tierlog.wait_read": request.wait_read,
+            "tierlog.wait_left": request.wait_left,
         }
         self._parsed = request
         self._requests.append(request)

@@ -70,6 +70,9 @@ class ServerLimits:
     """Seconds that a body may be behind ``body_rate``: 408."""
     body_grace: float = 2.0
     """The same if another body needs the room that it holds; also for an answer that is read more slowly."""
+    half_closed: float = 30.0
+    """Seconds that a request that is passed on may take once its client has closed its half of the
+    connection."""
     wait_default: float = 30.0
     wait_max: float = 60.0
     """Seconds that a long poll waits, by default and at most."""

@@ -7,10 +7,13 @@ the client gets 500, or its connection is closed if the answer has begun."""
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+
+import anyio
 
 from ...telemetry.logging import get_logger
 from .fan_out import chunk_head, encode_chunk
@@ -71,6 +74,17 @@ class Exchange:
     def is_watching(self) -> bool:
         """The handler waits for the client to leave."""
         return self.is_receiving and not self.more_body
+
+    async def wait_left(self, seconds: float) -> None:
+        """Wait until the connection is lost, or its client has closed its half for ``seconds``: the end of
+        one that has left looks the same. Reading may pause meanwhile, and then neither shows."""
+        while not (self.is_disconnected or self.is_answered):
+            with anyio.move_on_after(seconds if self._connection.is_input_ended else math.inf):
+                await self.event.wait()
+                self.event.clear()
+                continue
+            self.disconnect()
+            self._connection.close()
 
     def disconnect(self) -> None:
         self.is_disconnected = True

@@ -113,7 +113,7 @@ class Forwarder:
         ``parks``: it is a tail. Raises why there is no answer."""
         call.counts.forwarded += 1
         request, is_done = PassedRequest(call), False
-        async with call.while_connected(request.body.ended) as scope:
+        async with call.while_connected(request.body.ended, is_tail=parks) as scope:
             with call.server.parked(scope) if parks else nullcontext():
                 await self._pass_on(call, request, index, url, self._parking if parks else self._pool)
                 is_done = True

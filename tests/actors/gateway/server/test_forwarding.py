@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -400,6 +402,56 @@ async def test_a_client_that_leaves_takes_its_request_to_the_owner_along(tmp_pat
         await until(lambda: second.served.gateway.tails == 1)
         await stream.aclose()
         await until(lambda: second.served.gateway.tails == first.served.gateway.tails == 0)
+
+
+def raw_append(size: int = 1) -> bytes:
+    head = f"POST {APPEND} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size}\r\n"
+    return f"{head}content-type: application/octet-stream\r\n\r\n".encode() + bytes(size)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (3, 1), (3, 1 << 17)])
+async def test_h22_a_client_that_closes_its_half_gets_its_answers(
+    tmp_path: Path, count: int, size: int
+) -> None:
+    """As it does of the owner itself (H9). Large requests behind the one that is passed on wait."""
+    async with two_hosts(tmp_path) as (store, first, _):
+        await store.create_segment(THERE)
+        stream = await first.served.raw(raw_append(size) * count)
+        await stream.send_eof()
+        answers = await everything(stream)
+        assert answers.count(b"HTTP/1.1 200 OK") == count
+        assert [b'{"offset":%d}' % (size * number) in answers for number in range(count)] == [True] * count
+
+
+async def test_h22_a_client_that_has_closed_its_half_is_given_up_in_time(tmp_path: Path) -> None:
+    """One that has left looks the same."""
+    limits = attrs.evolve(ServerLimits(), half_closed=0.05)
+    async with two_hosts(tmp_path, limits) as (_, first, _):
+        with scripted(script_of(Fault.SILENCE)) as owner:
+            first.places.urls[1] = owner.url
+            stream = await first.served.raw(raw_append())
+            await until(lambda: len(owner.received) == 1)
+            await stream.send_eof()
+            assert await everything(stream) == b""
+            await until(lambda: not first.served.gateway.forwarder._flights)
+            owner.release()
+
+
+async def test_h22_a_lost_connection_ends_the_exchange_at_once(tmp_path: Path) -> None:
+    async with two_hosts(tmp_path) as (_, first, _):
+        with scripted(script_of(Fault.SILENCE)) as owner:
+            first.places.urls[1] = owner.url
+            stream = await first.served.raw(raw_append())
+            await until(lambda: len(owner.received) == 1)
+            await reset(stream)
+            await until(lambda: not first.served.gateway.forwarder._flights)
+            owner.release()
+
+
+async def reset(stream: anyio.abc.SocketStream) -> None:
+    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await stream.aclose()
 
 
 async def settled(number: Callable[[], int]) -> None:
