@@ -192,7 +192,7 @@ class Forwarder:
         append_here: Callable[[Sequence[BatchItem]], Awaitable[list[Outcome]]],
     ) -> list[Outcome]:
         """The outcome of each append, whichever hosts own the segments. ``append_here`` takes those that no
-        other one is known to own."""
+        other one is known to own. Raises ``Disconnected`` if the client leaves while others are asked."""
         places = [container_of(item.name) for item in items]
         parts: dict[str | None, list[int]] = {}
         for number, index in enumerate(places):
@@ -212,9 +212,17 @@ class Forwarder:
             for number, outcome in zip(numbers, found, strict=True):
                 outcomes[number] = outcome
 
-        async with anyio.create_task_group() as tasks:
-            for url, numbers in parts.items():
-                tasks.start_soon(append, url, numbers)
+        async def append_all() -> None:
+            async with anyio.create_task_group() as tasks:
+                for url, numbers in parts.items():
+                    tasks.start_soon(append, url, numbers)
+
+        if set(parts) <= {None}:
+            await append_all()
+        else:
+            # A frozen owner must not keep the batch in memory for a client that has left.
+            async with call.while_connected(is_tail=False):
+                await append_all()
         return [
             without_owner(outcome) if isinstance(outcome, TierlogError) else outcome for outcome in outcomes
         ]

@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 from support.http_server import Wrapped, everything, everything_while_it_drips, until
+from support.patience import scaled
 from support.scripted_server import Answer, Fault, Received, json_answer, problem, script_of, scripted
 from support.spans import Recorder
 from support.two_hosts import Host, host, name_in, two_hosts
@@ -23,7 +24,7 @@ from tierlog.actors.gateway.server.context import Arrival, ServerLimits
 from tierlog.actors.gateway.server.passing import KEPT_BYTES, passed_headers
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere, UnknownHost
-from tierlog.actors.gateway.wire.paths import Verb, segment_path
+from tierlog.actors.gateway.wire.paths import BATCH, Verb, segment_path
 from tierlog.actors.telemetry.opentelemetry import opentelemetry_tracing
 from tierlog.storage_backends.base.errors import TierlogError, TooLarge
 
@@ -433,7 +434,7 @@ async def test_h22_a_client_that_has_closed_its_half_is_given_up_in_time(tmp_pat
             await until(lambda: len(owner.received) == 1)
             await stream.send_eof()
             assert await everything(stream) == b""
-            await until(lambda: not first.served.gateway.forwarder._flights)
+            await until_idle(first)
             owner.release()
 
 
@@ -444,8 +445,34 @@ async def test_h22_a_lost_connection_ends_the_exchange_at_once(tmp_path: Path) -
             stream = await first.served.raw(raw_append())
             await until(lambda: len(owner.received) == 1)
             await reset(stream)
-            await until(lambda: not first.served.gateway.forwarder._flights)
+            await until_idle(first)
             owner.release()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_h22_a_batch_whose_client_has_left_holds_nothing(tmp_path: Path, is_closed: bool) -> None:
+    limits = attrs.evolve(ServerLimits(), half_closed=0.05)
+    async with two_hosts(tmp_path, limits) as (store, first, _):
+        await store.create_segment(HERE)
+        with scripted(script_of(Fault.SILENCE)) as owner:
+            first.places.urls[1] = owner.url
+            body = batch(BatchItem(THERE, bytes(1 << 16)), BatchItem(HERE, b"x"))
+            head = f"POST {BATCH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+            stream = await first.served.raw(f"{head}content-type: {BATCH_TYPE}\r\n\r\n".encode() + body)
+            await until(lambda: len(owner.received) == 1)
+            gateway = first.served.gateway
+            assert gateway.held_bytes >= len(body)
+            await (stream.aclose() if is_closed else reset(stream))
+            await until_idle(first)
+            owner.release()
+
+
+async def until_idle(sender: Host) -> None:
+    """Return once nothing is passed on or held, much sooner than a silent owner closes its connection."""
+    gateway = sender.served.gateway
+    assert gateway.forwarder is not None
+    with anyio.fail_after(min(scaled(5), 20)):
+        await until(lambda: not gateway.forwarder._flights and not gateway.held_bytes)
 
 
 async def reset(stream: anyio.abc.SocketStream) -> None:
