@@ -166,6 +166,7 @@ class ContainerLocations:
                 for index in range(self._runtime.containers)
             ),
             self._runtime.store.append_bytes_max,
+            self._runtime.store_id,
         )
 
 
@@ -289,6 +290,7 @@ class HostService:
                 newest=VERSION,
                 machine=socket.gethostname(),
                 instance=instance,
+                store=runtime.store_id,
             )
 
         async def outlast() -> None:

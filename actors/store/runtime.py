@@ -107,6 +107,7 @@ class ContainerRuntime:
         options = parts.options
         self.containers = parts.identity.containers
         """How many the store has, served here or not."""
+        self.store_id = parts.identity.store_id.hex()
         self._parts = parts
         record = SharedStoreRecord(parts.identity.store_id, parts.identity.containers)
         cache = parts.chunk_cache
@@ -115,7 +116,7 @@ class ContainerRuntime:
             span=parts.span,
             chunk_cache=cache,
             store_record=record,
-            place=attrs.evolve(parts.place, store=parts.identity.store_id.hex()),
+            place=attrs.evolve(parts.place, store=self.store_id),
         )
         chunks = parts.chunks if cache is None else CachedChunkStorage(parts.chunks, cache)
         self._actor = StorageActor(chunks, options.storage, parts.world.random)
@@ -133,6 +134,7 @@ class ContainerRuntime:
             rolling_sizes=options.rolling_sizes,
             lease_max=options.lease_max,
             staged_max=options.staged_max,
+            store_id=self.store_id,
             span=parts.span,
             statistics=self._statistics,
         )

@@ -158,6 +158,7 @@ class SegmentStore(SegmentVerbs):
         rolling_sizes: RollingSizes,
         lease_max: float = LEASE_MAX,
         staged_max: int = STAGED_MAX,
+        store_id: str = "",
         span: SpanHook | None = None,
         statistics: Callable[[tuple[LocalContainerStatistics, ...]], StoreStatistics] = StoreStatistics,
     ) -> None:
@@ -166,6 +167,8 @@ class SegmentStore(SegmentVerbs):
         self._call, self._ask = found.call, found.ask
         self.append_bytes_max = append_bytes_max
         """The largest single append, in bytes (the configuration's)."""
+        self.store_id = store_id
+        """The store's id, in hexadecimal."""
         self._rolling_sizes = rolling_sizes
         self._lease_max = lease_max
         self._staged_max = staged_max

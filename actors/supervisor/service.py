@@ -306,6 +306,7 @@ def _make_supervisor(
             heartbeat=server.heartbeat,
             orphan_grace=server.orphan_grace,
             append_bytes_max=options.config.append_bytes_max,
+            store=store_id.hex(),
         ),
         random=system_world().random,
         requests=store.requests,

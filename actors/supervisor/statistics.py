@@ -147,9 +147,11 @@ def requests_of(found: object) -> S3RequestStatistics | None:
     )
 
 
-def container_map(fleet: Fleet, version: int, append_bytes_max: int, now: float) -> ContainerMap:
+def container_map(
+    fleet: Fleet, version: int, append_bytes_max: int, now: float, store: str = ""
+) -> ContainerMap:
     assignments = tuple(_assignment(fleet, assignment, now) for assignment in fleet.assignments)
-    return ContainerMap(version, assignments, append_bytes_max)
+    return ContainerMap(version, assignments, append_bytes_max, store)
 
 
 def url_of(fleet: Fleet, index: int) -> str | None:

@@ -106,6 +106,8 @@ class SupervisorOptions:
     """Seconds that a host serves on without a supervisor."""
     append_bytes_max: int = APPEND_BYTES_MAX
     """The largest append that the hosts take, in bytes; clients learn it from the map."""
+    store: str = ""
+    """The store's id in hexadecimal, which hosts must have too."""
 
 
 class Supervisor:
@@ -269,9 +271,8 @@ class Supervisor:
         )
 
     def map(self) -> ContainerMap:
-        return container_map(
-            self.fleet, self.map_version, self._options.append_bytes_max, anyio.current_time()
-        )
+        options, now = self._options, anyio.current_time()
+        return container_map(self.fleet, self.map_version, options.append_bytes_max, now, options.store)
 
     # --- an operator's orders --------------------------------------------------------------------
 
@@ -510,6 +511,13 @@ class Supervisor:
     def _admit(self, hello: Hello, peer: int, *, joined: bool) -> int:
         """The version to speak with the host. Raises ``ProtocolError`` unless it may connect. ``peer``: the
         process at the other end as the system reports it, 0 if unknown."""
+        # Before its term, which is another store's: a bucket may have been emptied under a host.
+        own = self._options.store
+        if hello.store and own and hello.store != own:
+            raise ProtocolError(
+                f"{hello.host} has store {hello.store} open, and this is the supervisor of store {own}, "
+                f"which was made in its place: start the host again"
+            )
         if hello.term > self._term.number:
             # V1: the hosts are left to the supervisor with the higher term.
             self._superseded = hello.term

@@ -111,6 +111,7 @@ def hello(host: str, instance: str = "1", term: int = 0, **more: object) -> Hell
         term,
         machine=f"machine-of-{host}",
         instance=instance,
+        store=str(more.get("store", "")),
     )
 
 
@@ -122,6 +123,7 @@ async def joinable(
     term: int = 1,
     awaited: Sequence[str] = (),
     options: FleetOptions | None = None,
+    store: str = "",
 ) -> AsyncIterator[Joinable]:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
@@ -133,7 +135,7 @@ async def joinable(
         term=cast(Term, FixedTerm(term)),
         orphans={},
         options=SupervisorOptions(
-            fleet=options or FleetOptions(silence=30, adoption=0), control="", heartbeat=1
+            fleet=options or FleetOptions(silence=30, adoption=0), control="", heartbeat=1, store=store
         ),
         random=Random(1),
         joins=Joins(coordination_in(bucket), listener, record, lambda: f"{next(_numbers):032x}"),

@@ -29,6 +29,8 @@ class ContainerMapCache:
         """Empty before the first map."""
         self.append_bytes_max = APPEND_BYTES_MAX
         """The largest append that the service takes."""
+        self.store = ""
+        """The store's id, from the first server that names it."""
         self.generation = 0
         """Rises with each attempt to refresh the map, so that of many callers that want a newer one only one
         asks."""
@@ -45,17 +47,22 @@ class ContainerMapCache:
         return f"<ContainerMapCache of {self.base}, {len(self.assignments)} containers>"
 
     def checked(self, found: ContainerMap) -> ContainerMap | Failure:
-        """``found``, or why it is ignored: one with another number of containers belongs to another store."""
+        """``found``, or why it is ignored: one with another id or another number of containers belongs to
+        another store."""
         count, known = len(found.containers), len(self.assignments)
-        if not known or count == known:
+        if known and count != known:
+            words = f"it serves another store, which has {count} containers and not {known}"
+        elif self.store and found.store and found.store != self.store:
+            words = f"it serves another store, {found.store} and not {self.store}"
+        else:
             return found
 
-        words = f"it serves another store, which has {count} containers and not {known}"
         return Failure(Kind.REFUSED, Unavailable(words))
 
     def learn(self, found: ContainerMap, source: str) -> None:
         """Take what is newer. ``found`` is checked."""
         self.append_bytes_max = found.append_bytes_max
+        self.store = self.store or found.store
         known = self.assignments or found.containers
         is_base = source == self.base
         latest = self._latest if is_base and self._latest else found.containers

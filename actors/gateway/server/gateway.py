@@ -51,6 +51,7 @@ class Store(Protocol):
     """The verbs of ``SegmentStore`` that are served: anything that has them can stand behind a server."""
 
     append_bytes_max: int
+    store_id: str
 
     @property
     def tables(self) -> TableAccess:
@@ -217,4 +218,5 @@ class Gateway(ServerContext):
                 for host in hosts
             ),
             self.store.append_bytes_max,
+            self.store.store_id,
         )

@@ -370,6 +370,8 @@ class ContainerMap(Struct, frozen=True):
     containers: tuple[ContainerAssignment, ...]
     append_bytes_max: Number = APPEND_BYTES_MAX
     """The largest append that the service takes: clients refuse larger ones before they send them."""
+    store: str = ""
+    """The store's id in hexadecimal; empty from a server that does not say."""
 
     def behind_one_port(self) -> ContainerMap:
         """Without the hosts' URLs: clients reach all containers through the address that they use."""

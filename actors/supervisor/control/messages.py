@@ -82,6 +82,8 @@ class Hello:
     """Where it runs, for people."""
     instance: str = ""
     """Identifies its process among all that join with its id."""
+    store: str = ""
+    """The id of the store that it has opened, in hexadecimal; empty from a host that does not say."""
 
 
 @attrs.frozen

@@ -166,6 +166,27 @@ async def test_v11_a_second_process_with_a_living_hosts_id_is_refused() -> None:
         await until(lambda: phase(found.supervisor, "a") is HostPhase.SILENT)
 
 
+@pytest.mark.parametrize("term", [0, 9])
+async def test_v11_a_host_of_the_store_that_was_there_before_is_refused(term: int) -> None:
+    """It would find each container's log to be another store's, for which the container is quarantined. Its
+    term is that store's, and ends no supervisor."""
+    async with joinable(Bucket(), store="22" * 16) as found:
+        refused = []
+        for store in ("11" * 16, "22" * 16, ""):
+            line = await found.connect()
+            async with line.stream:
+                assert await line.prove((await found.record()).secret)
+                await line.send(hello(f"h{store[:1]}", store=store, term=term if store[:1] == "1" else 0))
+                answer = await line.receive()
+                if isinstance(answer, Refuse):
+                    refused.append(answer.reason)
+                else:
+                    assert isinstance(answer, Welcome)
+        [reason] = refused
+        assert "h1 has store 1111" in reason
+        assert reason.endswith("start the host again")
+
+
 async def test_v11_the_same_process_replaces_its_own_connection() -> None:
     async with joinable(Bucket()) as found:
         secret = (await found.record()).secret

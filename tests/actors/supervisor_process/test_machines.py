@@ -254,6 +254,21 @@ def test_v11_a_second_host_with_a_living_hosts_id_ends_with_an_error(machines: M
 
 
 @pytest.mark.extended
+def test_v11_a_host_of_the_store_that_was_in_the_bucket_before_ends_with_an_error(machines: Machines) -> None:
+    with (
+        machines.supervise("127.0.0.2", "--containers=2") as first,
+        machines.host("a", "127.0.0.3") as a,
+    ):
+        first.settle_on("a")
+        os.kill(first.process.pid, signal.SIGKILL)
+        for key in machines.server.objects():
+            machines.server.remove(key)
+        with machines.supervise("127.0.0.4", "--containers=2"):
+            assert a.wait() == 1
+            assert "which was made in its place: start the host again" in a.log.splitlines()[-1]
+
+
+@pytest.mark.extended
 def test_v11_hosts_join_a_service_beside_its_own_and_a_rolling_restart_leaves_them(
     machines: Machines, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

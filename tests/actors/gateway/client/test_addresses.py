@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 import tierlog
@@ -364,6 +365,19 @@ def test_a_server_of_another_store_is_no_address_of_this_one() -> None:
     with pytest.raises(Unavailable, match=r"http://b:1 \(it serves another store, which has 2 containers"):
         network.info()
     assert set(network.sent) == {A}
+
+
+@pytest.mark.parametrize("first", ["11" * 16, ""])
+def test_h21_a_server_of_another_store_with_as_many_containers_is_no_address_either(first: str) -> None:
+    """The first one that names its store decides; one of an earlier version names none."""
+    ours, other = (msgspec.structs.replace(ALONE, store=text * 16) for text in ("11", "22"))
+    network = Network({A: msgspec.structs.replace(ALONE, store=first), B: ours, C: other}, A, B, C).open()
+    network.servers[A] = REFUSED
+    network.info()
+    network.servers[B] = REFUSED
+    with pytest.raises(Unavailable, match=r"http://c:1 \(it serves another store, 2222"):
+        network.info()
+    assert C not in network.sent
 
 
 def test_requests_to_an_address_that_was_given_up_are_pointless() -> None:
