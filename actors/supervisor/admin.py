@@ -130,6 +130,9 @@ class AdminContext(ServerContext):
         if self.forwarder is not None:
             await self.forwarder.run()
 
+    def taken_files(self) -> int:
+        return self.supervisor.connected
+
     def container_map(self) -> ContainerMap:
         """As clients get it: in one-port mode they send everything here (rule H22)."""
         found = self.supervisor.map()

@@ -17,7 +17,7 @@ import attrs
 from ...journal.coordination.contract import CONTROL, Coordination
 from ...storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ..telemetry.logging import get_logger
-from .control.channel import Connection
+from .control.channel import Connection, accept_each
 from .control.record import ControlRecord, decode_control, encode_control
 from .term import superseded
 
@@ -38,7 +38,7 @@ class Joins:
     def __init__(
         self,
         coordination: Coordination,
-        listener: anyio.abc.Listener[anyio.abc.SocketStream],
+        listener: anyio.abc.SocketListener,
         record: ControlRecord,
         new_nonce: Callable[[], str],
     ) -> None:
@@ -59,8 +59,7 @@ class Joins:
             else:
                 await stream.aclose()
 
-        async with self._listener:
-            await self._listener.serve(admit)
+        await accept_each(self._listener, admit)
 
     async def prove(self, connection: Connection) -> bool:
         """As ``Connection.prove``."""

@@ -271,7 +271,8 @@ async def _open_joins(
     awaited = await joined_before(store.coordination)
     _check_control_port(options, address)
     port = options.config.server.control_port
-    listener = await anyio.create_tcp_listener(local_host=address, local_port=port)
+    # An address and no name: there is one.
+    [listener] = (await anyio.create_tcp_listener(local_host=address, local_port=port)).listeners
     record = ControlRecord(
         term.number,
         # Two ids: each has 122 bits of the system's randomness.

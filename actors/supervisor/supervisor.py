@@ -49,7 +49,7 @@ from .commands import (
     OpenContainer,
     SpawnHost,
 )
-from .control.channel import Connection, listen
+from .control.channel import Connection, accept_each, listen
 from .control.messages import (
     Close,
     Closed,
@@ -165,11 +165,9 @@ class Supervisor:
         over."""
         listener = await listen(self._control) if self._control else None
         async with AsyncExitStack() as opened:
-            if listener is not None:
-                await opened.enter_async_context(listener)
             self._tasks = await opened.enter_async_context(anyio.create_task_group())
             if listener is not None:
-                self._tasks.start_soon(listener.serve, self._serve)
+                self._tasks.start_soon(accept_each, listener, self._serve)
             if self._joins is not None:
                 self._tasks.start_soon(self._joins.serve, partial(self._serve, joins=self._joins))
                 self._tasks.start_soon(self._joins.publish)
@@ -251,6 +249,11 @@ class Supervisor:
             assignment.phase is AssignmentPhase.SERVING or assignment.is_withheld
             for assignment in self.fleet.assignments
         )
+
+    @property
+    def connected(self) -> int:
+        """How many hosts are connected."""
+        return len(self._connections)
 
     async def wait_settled(self) -> None:
         await self._settled.wait()
@@ -453,6 +456,8 @@ class Supervisor:
             except ProtocolError as error:
                 _log.warning("connection_refused", reason=str(error))
                 connection.send(Refuse(str(error)))
+            finally:
+                self._note_end(connection)
             connection.finish()
             # A host that does not read must not keep this task.
             with anyio.move_on_after(1):
@@ -491,17 +496,11 @@ class Supervisor:
         self._execute(commands)
         if host in self.fleet.hosts and self.fleet.hosts[host].exit_ordered:
             connection.send(Drain(self._term.number))  # The order went to the connection before.
-        try:
-            while (message := await connection.receive()) is not None:
-                # A joined host that was forgotten meanwhile is none any more.
-                if self._connections.get(host) is not connection:
-                    return
-                self._handle(host, message)
-        finally:
-            if self._connections.get(host) is connection:
-                del self._connections[host]
-                assert self._tasks is not None
-                self._tasks.start_soon(self._lose_connection, host)
+        while (message := await connection.receive()) is not None:
+            # A joined host that was forgotten meanwhile is none any more.
+            if self._connections.get(host) is not connection:
+                return
+            self._handle(host, message)
 
     def _welcome(self, version: int) -> Welcome:
         options = self._options
@@ -586,6 +585,12 @@ class Supervisor:
         if index not in range(len(self.fleet.assignments)):
             raise ProtocolError(f"no container {index}")
         return index
+
+    def _note_end(self, connection: Connection) -> None:
+        assert self._tasks is not None
+        for host in [host for host, known in self._connections.items() if known is connection]:
+            del self._connections[host]
+            self._tasks.start_soon(self._lose_connection, host)
 
     async def _lose_connection(self, host: str) -> None:
         process = self._processes.get(host)

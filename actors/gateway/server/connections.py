@@ -67,7 +67,7 @@ def connections_max(configured: int, reserved: int) -> int:
 
 
 class Connections:
-    def __init__(self, app: App, maximum: int, is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, app: App, maximum: Callable[[], int], is_stopping: Callable[[], bool]) -> None:
         self.app = app
         self.is_stopping = is_stopping
         self.received = bytearray(READ_BYTES)
@@ -96,9 +96,9 @@ class Connections:
         """Accept the connections in the system's queue."""
         loop = asyncio.get_running_loop()
         while True:
-            if len(self._all) >= self._maximum + REFUSED_MAX and self.lingering:
+            if len(self._all) >= self._maximum() + REFUSED_MAX and self.lingering:
                 next(iter(self.lingering)).transport.abort()  # it had the most time to read its answer
-            await self._wait(lambda: len(self._all) < self._maximum + REFUSED_MAX)
+            await self._wait(lambda: len(self._all) < self._maximum() + REFUSED_MAX)
             # Nothing else here can be cancelled while clients connect faster than they are accepted.
             await anyio.lowlevel.checkpoint()
             try:
@@ -122,7 +122,7 @@ class Connections:
 
     def admit(self, connection: HttpConnection) -> bool:
         """Counts it; returns whether there is room for it."""
-        has_room = len(self._all) - len(self.lingering) < self._maximum or any(
+        has_room = len(self._all) - len(self.lingering) < self._maximum() or any(
             silent.make_room() for silent in islice(self.silent, _EXAMINED_MAX)
         )
         self._all.add(connection)

@@ -200,6 +200,10 @@ class ServerContext:
     async def run(self) -> None:
         """What the server does besides requests, until it is cancelled."""
 
+    def taken_files(self) -> int:
+        """Descriptors that the process has taken besides those that are reserved (rule H12)."""
+        return 0
+
     async def aclose(self) -> None:
         """After the last request."""
         if self.forwarder is not None:

@@ -10,6 +10,7 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from ipaddress import IPv6Address
 
 import anyio
@@ -97,11 +98,16 @@ async def serve_http(
     """
     context = context_of(app)
     limits = context.limits
-    maximum = connections_max(limits.connections, limits.reserved_files)
-    if context.forwarder is not None:
+
+    @cache
+    def maximum(taken: int) -> int:
+        found = connections_max(limits.connections, limits.reserved_files + taken)
         # Each request that is passed on takes a connection to its owner too, and some wait for the next.
-        maximum = context.forwarder.exchanges_max = max(1, (maximum - IDLE_MAX) // 2)
-    connections = Connections(app, maximum, lambda: context.draining)
+        return found if context.forwarder is None else max(1, (found - IDLE_MAX) // 2)
+
+    if context.forwarder is not None:
+        context.forwarder.exchanges_max = maximum(0)
+    connections = Connections(app, lambda: maximum(context.taken_files()), lambda: context.draining)
     address = ServerAddress(*listener.getsockname()[:2])
     # Before the tasks run: a client that connects as soon as the address is known waits, and is not refused.
     try:

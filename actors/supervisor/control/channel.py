@@ -15,8 +15,9 @@ import stat
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 import anyio
 import anyio.abc
@@ -25,6 +26,7 @@ from ....storage_backends.base.errors import Unavailable
 from ....storage_backends.base.os_errors import explain
 from ....storage_backends.files.local_lock import lock_file
 from ....storage_backends.files.modes import make_folders
+from ...telemetry.logging import get_logger
 from .messages import (
     LINE_BYTES_MAX,
     Challenge,
@@ -39,6 +41,7 @@ from .messages import (
 )
 from .proof import PROOF_BYTES_MAX, confirm_proof
 
+_log = get_logger("supervisor")
 _PATH_BYTES_MAX = 103
 """The most bytes of a socket's path; Linux takes 4 more."""
 _NEW = ".new"
@@ -46,6 +49,8 @@ _NEW = ".new"
 QUEUE_MAX = 10_000
 """Orders queued for one host at most: a few for each container."""
 HELLO_SECONDS = 5.0
+_ACCEPT_PAUSE = 0.1
+"""Seconds until the next attempt if a connection cannot be accepted."""
 _READ_BYTES = 1 << 16
 _PEER = struct.Struct("3i")
 
@@ -141,6 +146,30 @@ async def listen(path: str) -> anyio.abc.SocketListener:
         listener = await anyio.create_unix_listener(path + _NEW, mode=0o600)
         os.rename(path + _NEW, path)
     return listener
+
+
+async def accept_each(
+    listener: anyio.abc.SocketListener, talk: Callable[[anyio.abc.SocketStream], Awaitable[None]]
+) -> NoReturn:
+    """``talk`` on each connection. One that fails unexpectedly ends alone, and one that cannot be accepted
+    waits: the supervisor outlives both (V6)."""
+
+    async def talk_alone(stream: anyio.abc.SocketStream) -> None:
+        try:
+            await talk(stream)
+        except Exception as error:  # noqa: BLE001 - one host must not end the supervisor of all
+            _log.error("connection_failed", exc_info=error)
+
+    async with listener, anyio.create_task_group() as tasks:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                # The process has no descriptor left, or the other side has gone.
+                _log.warning("connection_not_accepted", error=str(error))
+                await anyio.sleep(_ACCEPT_PAUSE)
+            else:
+                tasks.start_soon(talk_alone, stream)
 
 
 @contextmanager

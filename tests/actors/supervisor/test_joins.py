@@ -3,6 +3,8 @@ they have read it (rules V1, V11 and V12)."""
 
 from __future__ import annotations
 
+import errno
+import resource
 import socket
 import struct
 from typing import Any
@@ -15,8 +17,12 @@ from support.http_server import until
 from support.joining import FixedTerm, coordination_in, hello, joinable
 from support.memory_objects import Bucket
 from support.patience import scaled
+from tierlog.actors.gateway.server.connections import REFUSED_MAX
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire.errors import Conflict
+from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor import joins, supervisor
+from tierlog.actors.supervisor.admin import LIMITS, make_admin_app
 from tierlog.actors.supervisor.control import channel
 from tierlog.actors.supervisor.control.channel import Connection
 from tierlog.actors.supervisor.control.messages import (
@@ -149,6 +155,79 @@ def test_v12_a_connection_that_is_reset_at_once_ends_no_supervisor() -> None:
                 assert await line.prove((await found.record()).secret)
 
     anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
+
+
+async def test_v6_a_connection_that_cannot_be_accepted_waits_and_one_that_fails_ends_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process without a descriptor left, and a fault of our own about one host."""
+    monkeypatch.setattr(channel, "_ACCEPT_PAUSE", 0.001)
+    async with joinable(Bucket()) as found:
+        joins = found.supervisor._joins
+        assert joins is not None
+        listener: Any = joins._listener
+        accept, failures = listener.accept, 3
+
+        async def scarce() -> Any:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return await accept()
+
+        monkeypatch.setattr(listener, "accept", scarce)
+        # The one that waits already takes the old way.
+        for _ in range(2):
+            line = await found.connect()
+            async with line.stream:
+                assert isinstance(await line.receive(), Challenge)
+        assert failures < 0
+
+        failing = await found.connect()
+        async with failing.stream:
+            monkeypatch.setattr(found.supervisor.fleet, "hello", lambda *_, **more: 1 / 0)
+            assert await failing.prove((await found.record()).secret)
+            await failing.send(hello("a"))
+            while await failing.receive() is not None:
+                pass
+        monkeypatch.undo()
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("b"))
+            assert isinstance(await line.receive(), Welcome)
+
+
+def test_h12_a_supervisor_leaves_descriptors_to_the_hosts_that_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (200, 200))
+
+    async def is_full(port: int, streams: list[anyio.abc.SocketStream], seconds: float) -> bool:
+        stream = await anyio.connect_tcp("127.0.0.1", port)
+        streams.append(stream)
+        await stream.send(b"GET /health HTT")  # a request that is being sent makes no room
+        with anyio.move_on_after(seconds):
+            return (await stream.receive()).startswith(b"HTTP/1.1 503 ")
+        return False
+
+    async def run() -> None:
+        limits = attrs.evolve(LIMITS, reserved_files=200 - 2 - REFUSED_MAX)
+        async with joinable(Bucket()) as found:
+            app = make_admin_app(found.supervisor, {}, system_world(), limits=limits)
+            async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=0.1) as served:
+                streams: list[anyio.abc.SocketStream] = []
+                assert not await is_full(served.port, streams, 0.05)
+                assert not await is_full(served.port, streams, 0.05)
+                assert await is_full(served.port, streams, scaled(10))
+                line = await found.connect()
+                assert await line.prove((await found.record()).secret)
+                await line.send(hello("a"))
+                assert isinstance(await line.receive(), Welcome)
+                await streams.pop(0).aclose()
+                assert await is_full(served.port, streams, scaled(10))
+                for stream in (*streams, line.stream):
+                    await stream.aclose()
+
+    anyio.run(run, backend="asyncio")
 
 
 async def test_v11_a_second_process_with_a_living_hosts_id_is_refused() -> None:

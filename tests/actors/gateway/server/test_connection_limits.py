@@ -468,7 +468,7 @@ async def test_h10_a_connection_that_was_closed_does_not_wait_for_ever_for_its_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "WRITE_DELAY", 0.01)
-    closed = connection.HttpConnection(connections.Connections(None, 1, lambda: False))  # type: ignore[arg-type]
+    closed = connection.HttpConnection(connections.Connections(None, lambda: 1, lambda: False))  # type: ignore[arg-type]
     closed.transport = Transport(1)
     closed.close()
     with anyio.fail_after(scaled(30)):
