@@ -29,7 +29,7 @@ from ..wire.batch import BatchItem, Outcome, decode_outcomes, encode_batch
 from ..wire.errors import OwnedElsewhere, from_problem, is_problem
 from .call import HttpCall
 from .context import IDLE_MAX
-from .passing import Parts, PassedRequest, batch_request, end_early, pass_back
+from .passing import Parts, PassedRequest, SentBody, batch_request, end_early, pass_back
 
 MOVED_SECONDS = 0.5
 """How often forwarded requests whose containers have moved are looked for: a frozen host never answers
@@ -156,9 +156,7 @@ class Forwarder:
                     if refusal is None:
                         await pass_back(call, request, answer)
                     return refusal
-            # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop has
-            # taken that away already.
-            except (httpx.HTTPError, AttributeError, OSError) as error:
+            except (httpx.HTTPError, OSError) as error:
                 if call.started:
                     raise  # H10: half an answer does not pass for a whole one
                 is_sent = not isinstance(error, _NOT_SENT)
@@ -258,7 +256,7 @@ class Forwarder:
                     raise from_problem(answer.status_code, answer.headers, document, maybe_applied=True)
             except TierlogError:
                 raise  # of which some are a ``ValueError`` too
-            except (httpx.HTTPError, AttributeError, OSError, ValueError) as error:
+            except (httpx.HTTPError, OSError, ValueError) as error:
                 is_sent = not isinstance(error, _NOT_SENT)
                 reason = str(error) or type(error).__name__
         raise _lost(flight, reason, is_sent=is_sent and body.is_begun, changes=True).error
@@ -309,7 +307,7 @@ class _Answered:
     async def __aenter__(self) -> httpx.Response:
         request, tracing = self._request, self._tracing
         if tracing is None:
-            self._answer = await self._pool.handle_async_request(request)
+            self._answer = await self._send()
             return self._answer
 
         headers: dict[str, str] = {}
@@ -321,9 +319,20 @@ class _Answered:
         }
         with tracing.client(request.method, about, headers) as span:
             request.headers.update(headers)
-            self._answer = await self._pool.handle_async_request(request)
+            self._answer = await self._send()
             span.answered(self._answer.status_code)
         return self._answer
+
+    async def _send(self) -> httpx.Response:
+        try:
+            return await self._pool.handle_async_request(self._request)
+        except AttributeError as error:
+            body = self._request.stream
+            if isinstance(body, SentBody) and not body.is_asked:
+                # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
+                # has taken that away already.
+                raise httpx.ConnectError("the connection was reset") from error
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         assert self._answer is not None

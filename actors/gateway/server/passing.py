@@ -125,7 +125,21 @@ def passed_headers(headers: Iterable[tuple[bytes, bytes]], *, keeps_trace: bool 
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 
-class _PassedBody(httpx.AsyncByteStream):
+class SentBody(httpx.AsyncByteStream):
+    """A body as the pool takes it, piece by piece."""
+
+    is_asked = False
+    """The pool asks for its pieces: the head is sent."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self.is_asked = True
+        return _Pieces(self._next)
+
+    async def _next(self) -> bytes | None:
+        raise NotImplementedError
+
+
+class _PassedBody(SentBody):
     """The body, from the client's connection to the owner's. What was sent counts no longer as in memory,
     unless it is kept for a second attempt."""
 
@@ -143,11 +157,8 @@ class _PassedBody(httpx.AsyncByteStream):
 
     def rewind(self) -> bool:
         """Begin again with the first byte; returns whether that is possible."""
-        self._position = 0
+        self._position, self.is_asked = 0, False
         return self._kept is not None
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Pieces(self._next)
 
     async def _next(self) -> bytes | None:
         self.is_begun = True
@@ -170,16 +181,13 @@ class _PassedBody(httpx.AsyncByteStream):
         return piece
 
 
-class Parts(httpx.AsyncByteStream):
+class Parts(SentBody):
     """A body that is in memory."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self._parts = iter(parts)
         self.size = sum(len(part) for part in parts)
         self.is_begun = False
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Pieces(self._next)
 
     async def _next(self) -> bytes | None:
         self.is_begun = True

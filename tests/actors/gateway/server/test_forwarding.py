@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import attrs
+import httpx
 import pytest
 
 from support.http_server import Wrapped, everything, everything_while_it_drips, until
@@ -282,6 +283,44 @@ async def test_a_read_without_an_answer_is_passed_on_to_the_owner_of_now(tmp_pat
         with scripted(dies) as owner:
             first.places.urls[1] = owner.url
             assert (await first.served.http.get(INFO)).json()["name"] == THERE
+
+
+class Failing(httpx.AsyncBaseTransport):
+    """As httpcore on uvloop with a connection that is reset before it is used; or a fault of our own in a
+    body."""
+
+    def __init__(self, *, asks: bool) -> None:
+        self._asks = asks
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self._asks:
+            aiter(request.stream)  # type: ignore[call-overload]
+        raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+async def test_h22_nothing_was_done_over_a_connection_that_is_reset_before_it_is_used(
+    tmp_path: Path, in_batch: bool
+) -> None:
+    async with two_hosts(tmp_path) as (_, first, _):
+        first.served.gateway.forwarder._pool = Failing(asks=False)
+        if in_batch:
+            [lost] = await post_batch(first, BatchItem(THERE, b"x"))
+            assert (lost.code, "nothing was done" in str(lost)) == ("unavailable", True)
+        else:
+            answer = await appended(first)
+            assert (answer.status_code, answer.json()["retry"]) == (503, "later")
+            assert "the connection was reset; nothing was done" in answer.json()["detail"]
+        first.served.gateway.forwarder._pool = Failing(asks=True)
+        # A fault of our own is no answer of the owner's.
+        if in_batch:
+            sent = batch(BatchItem(THERE, b"x"))
+            answer = await first.served.http.post(
+                "/v1/batch", content=sent, headers={"Content-Type": BATCH_TYPE}
+            )
+        else:
+            answer = await appended(first)
+        assert answer.status_code == 500
 
 
 async def test_an_owner_that_is_gone_has_done_nothing(tmp_path: Path) -> None:
