@@ -97,12 +97,16 @@ class BucketOpener:
                 yield store
 
     @asynccontextmanager
-    async def served(self, containers: int | None) -> AsyncIterator[tuple[Coordination, StoreIdentity]]:
-        """For a supervisor: what its store's processes agree on, and the store's identity."""
+    async def served(
+        self, containers: int | None, *, waits: bool = False
+    ) -> AsyncIterator[tuple[Coordination, StoreIdentity]]:
+        """For a supervisor: what its store's processes agree on, and the store's identity. ``waits``: for a
+        bucket that does not answer."""
         _check_config(self.config, self.location)
-        async with self._connected() as objects:
+        async with self._connected(waits=waits) as objects:
             coordination = ObjectCoordination(objects, "", self.world)
-            identity = await identify_in_bucket(objects, coordination, containers, self.config, self.world)
+            identify = partial(identify_in_bucket, objects, coordination, containers, self.config, self.world)
+            identity = await (self._awaited(identify) if waits else identify())
             await self._make_local_folder()
             yield coordination, identity
 

@@ -47,6 +47,11 @@ class StoreAsked:
         return self.place.path if isinstance(self.place, StoreFolder) else str(self.place).rstrip("/")
 
     @property
+    def is_local(self) -> bool:
+        """It is in a data folder, which only this machine has."""
+        return isinstance(self.place, StoreFolder)
+
+    @property
     def local(self) -> StoreFolder:
         """Where the lock files of the store's processes on this machine are: the data folder, or a folder
         among the local copies of what is in the bucket."""
@@ -90,7 +95,7 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
     # Before anything is asked of the bucket.
     await run_program(files, _make_guarded(asked.local.path), asked.local.path)
     opener = BucketOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
-    async with opener.served(asked.containers) as (coordination, identity):
+    async with opener.served(asked.containers, waits=asked.stands_by) as (coordination, identity):
         lease = asked.config.server.lease
         yield ServedStore(
             identity=identity,

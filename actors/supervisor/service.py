@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -164,12 +165,17 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
             open_served(options.store, files, world) as served_store,
             # Before the search for orphans: from here on nobody else starts hosts (rule V1).
             claim_term(
-                served_store.coordination, served_store.identity, world.id_bytes(), served_store.term
+                served_store.coordination,
+                served_store.identity,
+                world.id_bytes(),
+                served_store.term,
+                # In a data folder, which only this machine has, none can join.
+                None if options.store.is_local else partial(joined_before, served_store.coordination),
             ) as term,
         ):
             orphans = await _find_orphans(files, options.store)
-            joins, awaited = await _open_joins(options, served_store, term, listener.getsockname()[0], world)
-            supervisor = _make_supervisor(options, served_store, term, orphans, joins, awaited)
+            joins = await _open_joins(options, served_store, term, listener.getsockname()[0], world)
+            supervisor = _make_supervisor(options, served_store, term, orphans, joins)
             tracing = tracing_of_process(SUPERVISOR)
             facts = {
                 "store": served_store.identity.store_id.hex(),
@@ -256,19 +262,17 @@ def _verified(owner: Owner, folder: StoreFolder) -> Owner:
 def _check_control_port(options: ServiceOptions, address: str) -> None:
     """Raises ``ConfigError`` if hosts could not join at the configured port."""
     port = options.config.server.control_port
-    if port and not isinstance(options.store.place, StoreFolder):
+    if port and not options.store.is_local:
         bind(address, port, "the setting server.control_port").close()
 
 
 async def _open_joins(
     options: ServiceOptions, store: ServedStore, term: Term, address: str, world: World
-) -> tuple[Joins | None, Sequence[str]]:
-    """Where hosts of other machines join, and those that had joined the supervisor before: none if the store
-    is in a data folder, which only this machine has."""
-    if isinstance(options.store.place, StoreFolder):
-        return None, ()
+) -> Joins | None:
+    """Where hosts of other machines join; None if the store is in a data folder."""
+    if options.store.is_local:
+        return None
 
-    awaited = await joined_before(store.coordination)
     _check_control_port(options, address)
     port = options.config.server.control_port
     # An address and no name: there is one.
@@ -280,9 +284,9 @@ async def _open_joins(
         advertised_name(options.config.server.advertise) or address,
         listener.extra(anyio.abc.SocketAttribute.local_port),  # noqa: S610 - not Django's
         socket.gethostname(),
-        awaited,
+        term.awaited,
     )
-    return Joins(store.coordination, listener, record, world.new_id), awaited
+    return Joins(store.coordination, listener, record, world.new_id)
 
 
 def _make_supervisor(
@@ -291,7 +295,6 @@ def _make_supervisor(
     term: Term,
     orphans: dict[str, Owner],
     joins: Joins | None,
-    awaited: Sequence[str],
 ) -> Supervisor:
     server, store_id = options.config.server, store.identity.store_id
     control = control_path(store_id, options.store.local.path, os.environ) if options.hosts else ""
@@ -312,7 +315,7 @@ def _make_supervisor(
         random=system_world().random,
         requests=store.requests,
         joins=joins,
-        awaited=awaited,
+        awaited=term.awaited,
     )
 
 

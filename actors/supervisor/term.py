@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -39,8 +39,12 @@ _PATIENCE = 1.5
 """How many durations a lease that is not renewed is waited for. It ends after 1.25 of them (rule D3)."""
 _LOOKS = 20
 """How often a lease that is waited for is looked at within its duration."""
+_AWAY = (Unavailable, OutcomeUnknown, StorageFull)
+"""A bucket that answers later, or takes puts later."""
 _RELEASE_SECONDS = 5.0
 """A lease that could not be released by then ends by itself."""
+
+FindAwaited = Callable[[], Awaitable[tuple[str, ...]]]
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -74,6 +78,8 @@ class Term:
     _coordination: Coordination
     _log_id: bytes
     _lease: Lease
+    awaited: tuple[str, ...] = ()
+    """The hosts that had joined the supervisor before."""
 
     def is_held(self) -> bool:
         """Whether no later supervisor can have started since the last check (rule D4)."""
@@ -97,22 +103,50 @@ def superseded(own: int, newer: int) -> NotOwner:
 
 @asynccontextmanager
 async def claim_term(
-    coordination: Coordination, identity: StoreIdentity, owner: bytes, options: TermOptions | None = None
+    coordination: Coordination,
+    identity: StoreIdentity,
+    owner: bytes,
+    options: TermOptions | None = None,
+    find_awaited: FindAwaited | None = None,
 ) -> AsyncIterator[Term]:
-    """Become the store's supervisor. ``owner``: 16 bytes that no other start has. Raises ``Unavailable`` if
-    another process is."""
-    options = options or TermOptions()
-    lease = await _take_lease(coordination, identity.log_id, owner, options)
+    """Become the store's supervisor. ``owner``: 16 bytes that no other start has. ``find_awaited`` reads
+    which hosts had joined the one before. Raises ``Unavailable`` if another process is."""
+    options, is_active = options or TermOptions(), False
+    while True:
+        try:
+            async with _claimed(coordination, identity.log_id, owner, options, find_awaited) as term:
+                is_active = True
+                yield term
+                return
+        except _AWAY as error:
+            # A bucket that is away ends no standby, which nobody might start again. It begins again, because
+            # the lease may have ended meanwhile.
+            if is_active or not math.isinf(options.patience):
+                raise
+            _log.warning("term_not_claimed", reason=str(error))
+        await anyio.sleep(options.lease / _LOOKS)
+
+
+@asynccontextmanager
+async def _claimed(
+    coordination: Coordination,
+    log_id: bytes,
+    owner: bytes,
+    options: TermOptions,
+    find_awaited: FindAwaited | None,
+) -> AsyncIterator[Term]:
+    lease = await _take_lease(coordination, log_id, owner, options)
     try:
         # V1: durable before the first order, so that no later supervisor takes the same term.
-        number = await _raise_term(coordination, identity.log_id, owner)
-        yield Term(number, options.interval, coordination, identity.log_id, lease)
+        number = await _raise_term(coordination, log_id, owner)
+        awaited = () if find_awaited is None else await find_awaited()
+        yield Term(number, options.interval, coordination, log_id, lease, awaited)
     finally:
         # A cancelled stop must free the lease too, or the next supervisor in this process is refused.
         with anyio.move_on_after(_RELEASE_SECONDS, shield=True) as limit:
             try:
                 await lease.release()
-            except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
+            except (*_AWAY, Unsupported) as error:
                 _log.warning("lease_not_released", reason=str(error))
         if limit.cancelled_caught:
             _log.warning("lease_not_released", reason=f"no answer within {_RELEASE_SECONDS:g} s")
@@ -138,11 +172,6 @@ async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, o
                 if options.takes_over:
                     # V1: the other one sees it at its next check, ends, and releases the lease.
                     await _raise_term(coordination, log_id, owner)
-        except (Unavailable, OutcomeUnknown) as error:
-            # A bucket that is away ends no standby, which nobody might start again.
-            if not math.isinf(options.patience):
-                raise
-            _log.warning("lease_not_taken", reason=str(error))
         await anyio.sleep(options.lease / _LOOKS)
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -16,13 +17,15 @@ import trio.testing
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import until
 from support.memory_objects import Bucket, MemoryObjects
+from support.patience import scaled
 from support.s3 import numbered_world
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
 from tierlog.actors.supervisor.commands import Command, OpenContainer
+from tierlog.actors.supervisor.joins import joined_before
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
-from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Lease
+from tierlog.journal.coordination.contract import CONTROL, SUPERVISOR, TERM, Lease, Record
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
 from tierlog.storage_backends.base.checksum import Buffer
@@ -173,20 +176,69 @@ async def test_v1_one_that_stands_by_waits_while_another_lives_and_follows_when_
     assert len(waits) == 1
 
 
-async def test_v1_a_bucket_that_is_away_ends_no_standby() -> None:
-    class Away(ObjectCoordination):
-        tries = 0
+AWAY = [Unavailable("nobody answers"), OutcomeUnknown("no answer"), StorageFull("the quota is used up")]
 
-        async def take_lease(self, name: str, holder: str, duration: float) -> Lease:
-            self.tries += 1
-            if self.tries < 4:
-                raise Unavailable("nobody answers")
-            return await super().take_lease(name, holder, duration)
 
+class Away(ObjectCoordination):
+    """The bucket is away, or full, the first times that ``name`` is asked for."""
+
+    def __init__(self, bucket: Bucket, name: str, answers: list[Exception]) -> None:
+        super().__init__(MemoryObjects(bucket), "", WORLD)
+        self._name = name
+        self.answers = list(answers)
+
+    async def load(self, name: str) -> Record | None:
+        if name == self._name and self.answers:
+            raise self.answers.pop(0)
+        return await super().load(name)
+
+
+@pytest.mark.parametrize("name", ["leases/supervisor", TERM, CONTROL])
+async def test_v1_a_bucket_that_is_away_ends_no_standby(name: str) -> None:
+    """Whatever of its start is asked of it then; it begins again with the lease."""
     options = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
-    coordination = Away(MemoryObjects(Bucket()), "", WORLD)
-    async with claim_term(coordination, IDENTITY, b"s" * 16, options) as term:
-        assert (term.number, coordination.tries) == (1, 4)
+    bucket = Bucket()
+    coordination = Away(bucket, name, AWAY)
+    find_awaited = partial(joined_before, coordination)
+    async with claim_term(coordination, IDENTITY, b"s" * 16, options, find_awaited) as term:
+        assert not coordination.answers
+        assert term.is_held()
+    for error in AWAY:
+        with pytest.raises(type(error)):
+            async with claim_term(
+                Away(bucket, name, [error]),
+                IDENTITY,
+                b"t" * 16,
+                TermOptions.watched(LEASE, takes_over=False),
+                find_awaited=partial(joined_before, Away(bucket, name, [error])),
+            ):
+                raise AssertionError("it started")
+
+
+async def test_v1_a_bucket_that_is_away_ends_no_standby_that_takes_over() -> None:
+    """It asks for a higher term while another supervisor has the lease."""
+    bucket, begun = Bucket(), anyio.Event()
+    options = TermOptions.watched(LEASE, takes_over=True, stands_by=True)
+
+    async def first() -> None:
+        with pytest.raises(NotOwner):
+            async with claimed_in(bucket, b"a") as term:
+                begun.set()
+                await check_until_it_ends(term, anyio.Event())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first)
+        await begun.wait()
+        with anyio.fail_after(scaled(10)):
+            async with claim_term(Away(bucket, TERM, AWAY[:2]), IDENTITY, b"s" * 16, options) as term:
+                assert term.number > 2
+
+
+async def test_v1_an_error_of_an_active_supervisor_ends_its_term() -> None:
+    options = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
+    with pytest.raises(Unavailable, match="its own"):
+        async with claim_term(Away(Bucket(), TERM, []), IDENTITY, b"s" * 16, options):
+            raise Unavailable("its own")
 
 
 async def test_v1_one_that_lives_ends_for_one_that_takes_over() -> None:

@@ -16,7 +16,7 @@ from support.command_line import Run
 from support.live_service import name_in, nothing_left, wait_until
 from support.machines import PLACE, PREFIX, Machines, free_port, joined_line, relay
 from support.patience import scaled
-from support.s3_server import S3Server
+from support.s3_server import Fault, S3Server
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="all of 127.0.0.0/8 is loopback on Linux only"
@@ -218,6 +218,17 @@ def test_v4_hosts_leave_a_supervisor_that_is_cut_off_from_the_bucket_for_its_suc
             assert first.process.wait(scaled(60)) == 1
             second.append("app/events", b" and more")
             assert second.read("app/events") == b"acked and more"
+
+
+@pytest.mark.extended
+def test_v1_a_standby_that_starts_while_the_bucket_is_away_waits_for_it(machines: Machines) -> None:
+    # With which an opening begins.
+    machines.server.fail(Fault("ListObjectsV2", drop=True, times=1000))
+    supervisor = machines.supervise("127.0.0.2", "--containers=2")
+    wait_until(lambda: '"event": "bucket_unavailable"' in supervisor.log, "it waits")
+    machines.server.heal()
+    with supervisor, machines.host("a", "127.0.0.3"):
+        supervisor.settle_on("a")
 
 
 @pytest.mark.extended
