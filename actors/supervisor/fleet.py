@@ -227,6 +227,18 @@ class Fleet:
             *(KillHost(host.id, host.pid) for host in own if host.phase is HostPhase.SILENT),
         ]
 
+    def doubt(self) -> None:
+        """Another supervisor may have followed: nothing moves meanwhile (rule V1)."""
+        self._placement.in_doubt = True
+
+    def trust(self, now: float) -> list[Command]:
+        """None has."""
+        if not self._placement.in_doubt:
+            return []
+
+        self._placement.in_doubt = False
+        return self._next_orders(now)
+
     def extend_deadlines(self, seconds: float) -> None:
         """The supervisor itself was late: heartbeats and hellos sent meanwhile are still unread, so no host
         was silent, or missing (rule V7)."""

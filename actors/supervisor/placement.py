@@ -31,6 +31,8 @@ class Placement:
         self.not_before = float("-inf")
         """No orders before this time: hosts of an earlier supervisor may still report what they serve."""
         self.stopping = False
+        self.in_doubt = False
+        """Whether no container is closed to be moved, because an opening would have to wait (rule V1)."""
 
     def held(self, host_id: str) -> list[Assignment]:
         """The containers that the host was ordered to serve."""
@@ -80,7 +82,7 @@ class Placement:
             ):
                 yield self._open(assignment, targets[assignment.index], now)
         # One at a time (V9).
-        closing = self._next_to_close(targets)
+        closing = None if self.in_doubt else self._next_to_close(targets)
         if closing is not None:
             self._requests += 1
             closing.step(AssignmentEvent.CLOSE_ORDERED, now)

@@ -275,7 +275,9 @@ class Supervisor:
 
     def map(self) -> ContainerMap:
         options, now = self._options, anyio.current_time()
-        return container_map(self.fleet, self.map_version, options.append_bytes_max, now, options.store)
+        found = container_map(self.fleet, self.map_version, options.append_bytes_max, now, options.store)
+        # H21: the hosts may have another supervisor by now, which has opened the containers elsewhere.
+        return found if self._term.is_held() else found.second_hand()
 
     # --- an operator's orders --------------------------------------------------------------------
 
@@ -620,6 +622,8 @@ class Supervisor:
         """The time of an event. If this loop was late until now, the hosts' deadlines are extended first:
         what follows from the event may depend on them (rule V7)."""
         now = anyio.current_time()
+        if not self._term.is_held():
+            self.fleet.doubt()
         # An event comes before the planned time, or the loop was late: the timer would have come first.
         late = now - self._planned
         if late > _LATE:
@@ -670,6 +674,8 @@ class Supervisor:
                 _log.warning("term_not_checked", reason=f"no answer within {interval:g} s")
 
     def _send_held_back(self) -> None:
+        if self._term.is_held():
+            self._execute(self.fleet.trust(self._now()))
         if self._held_back:
             held_back, self._held_back = self._held_back, []
             # Not those that are outdated (V2), nor after the order to drain.

@@ -373,6 +373,11 @@ class ContainerMap(Struct, frozen=True):
     store: str = ""
     """The store's id in hexadecimal; empty from a server that does not say."""
 
+    def second_hand(self) -> ContainerMap:
+        """As a server knows it that is not sure: it ends no client's search (rule H21)."""
+        told = tuple(ContainerAssignment(each.container, each.url, None) for each in self.containers)
+        return msgspec.structs.replace(self, containers=told)
+
     def behind_one_port(self) -> ContainerMap:
         """Without the hosts' URLs: clients reach all containers through the address that they use."""
         hidden = tuple(msgspec.structs.replace(each, url=None) for each in self.containers)

@@ -22,6 +22,7 @@ from support.s3 import numbered_world
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
+from tierlog.actors.gateway.client.container_map import is_complete
 from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.joins import joined_before
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
@@ -437,6 +438,39 @@ def test_v1_a_supervisor_that_stood_still_orders_no_opening_before_it_has_checke
             assert all(each.request >= newest[each.index] for each in supervisor.openings), "none is outdated"
             supervisor.end("host-1")
             assert supervisor.is_ready, "the next opening is ordered at once"
+            tasks.cancel_scope.cancel()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_v1_a_supervisor_in_doubt_of_its_lease_moves_nothing_and_knows_nothing_at_first_hand() -> None:
+    """A container that is closed for a move could be opened nowhere before the bucket answers."""
+
+    async def body() -> None:
+        bucket, lease = Bucket(), 20.0
+        options = TermOptions.watched(lease, takes_over=False)
+        coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+        async with (
+            claim_term(coordination, IDENTITY, b"a" * 16, options) as term,
+            anyio.create_task_group() as tasks,
+        ):
+            supervisor = Noted(4, 2, term=term)
+            assert is_complete(supervisor.map())
+            await anyio.sleep(lease)
+            before = [each.host for each in supervisor.fleet.assignments]
+            supervisor.openings.clear()
+            supervisor.drain("host-0")
+            assert supervisor.is_ready, "all are served"
+            assert [each.host for each in supervisor.fleet.assignments] == before
+            found = supervisor.map()
+            assert {each.url for each in found.containers} == {supervisor.url}
+            assert not is_complete(found)
+
+            tasks.start_soon(supervisor.check_term)
+            await anyio.sleep(1.5 * term.interval)
+            moved = {each.index for each in supervisor.openings}
+            assert moved >= {index for index, host in enumerate(before) if host == "host-0"}
+            assert is_complete(supervisor.map())
             tasks.cancel_scope.cancel()
 
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
