@@ -35,7 +35,12 @@ _STOP_SECONDS = 5
 _POLL = 0.01
 
 BUCKET = "tierlog"
-ACCESS_KEY, SECRET_KEY = "tierlog-access-key", "tierlog-secret-key"
+AWS_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "tierlog-access-key",
+    "AWS_SECRET_ACCESS_KEY": "tierlog-secret-key",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+"""Of an AWS client: its credentials."""
 
 
 class NoGateway(Exception):
@@ -155,25 +160,14 @@ class S3Gateway:
         self.url = f"http://{address}:{port}"
         self.process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables with which an AWS client finds it and its credentials, and nothing of this machine's
-        own."""
-        return {
-            "AWS_ENDPOINT_URL_S3": self.url,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-
     def start(self) -> None:
         """Start it, and wait until it answers. Raises ``NoGateway`` if it does not."""
         self.add_bucket()
         self._metadata.mkdir(exist_ok=True)
-        own = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+        own = {
+            "ROOT_ACCESS_KEY": AWS_ENVIRONMENT["AWS_ACCESS_KEY_ID"],
+            "ROOT_SECRET_KEY": AWS_ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
+        }
         options = () if _has_attributes(self._objects) else ("--sidecar", self._metadata)
         host, port = self._address
         with self.log.open("ab") as stream:
