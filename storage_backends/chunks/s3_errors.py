@@ -79,6 +79,7 @@ _REFUSALS = {
     "NoSuchUpload": "the upload of {url} was aborted by another process",
     "BadDigest": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
     "InvalidDigest": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
+    "XAmzContentSHA256Mismatch": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
     "XAmzContentChecksumMismatch": "bytes of {url} were damaged on the way to {endpoint}, which stored "
     "nothing",
     "IncompleteBody": "bytes of {url} were lost on the way to {endpoint}, which stored nothing",

@@ -84,6 +84,7 @@ REFUSALS = [
     ((400, "ExpiredToken"), Unavailable, "renew them"),
     ((400, "RequestTimeout"), Unavailable, "too slowly"),
     ((400, "BadDigest"), Unavailable, "stored nothing"),
+    ((400, "XAmzContentSHA256Mismatch"), Unavailable, "stored nothing"),
     ((400, "SomethingNew"), Unavailable, "refuses put_object .*SomethingNew"),
     ((404, "NoSuchBucket"), Unavailable, "there is no bucket chunks at http://127.0.0.1"),
     ((301, "PermanentRedirect"), Unavailable, "set `region` of"),
