@@ -86,6 +86,8 @@ REFUSALS = [
     ((400, "BadDigest"), Unavailable, "stored nothing"),
     ((400, "XAmzContentSHA256Mismatch"), Unavailable, "stored nothing"),
     ((400, "SomethingNew"), Unavailable, "refuses put_object .*SomethingNew"),
+    ((404, "XAdminUserNotFound"), Unavailable, "set AWS_ACCESS_KEY_ID"),
+    ((404, "SomethingNew"), Unavailable, "refuses put_object .*SomethingNew"),
     ((404, "NoSuchBucket"), Unavailable, "there is no bucket chunks at http://127.0.0.1"),
     ((301, "PermanentRedirect"), Unavailable, "set `region` of"),
     ((507, "XMinioStorageFull"), StorageFull, "make room there"),
