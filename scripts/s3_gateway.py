@@ -34,7 +34,7 @@ _START_SECONDS = 30
 _STOP_SECONDS = 5
 _POLL = 0.01
 
-BUCKET = "tierlog"
+BUCKET = "chunks"
 AWS_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "tierlog-access-key",
     "AWS_SECRET_ACCESS_KEY": "tierlog-secret-key",
@@ -52,18 +52,16 @@ class NoGateway(Exception):
 
 def find_gateway(environment: Mapping[str, str] = os.environ) -> Path:
     """The program, built if need be. Raises ``NoGateway``."""
-    cache = _cache_folder(environment)
-    program = cache / f"versitygw-{VERSION}"
-    if program.exists():
-        return program
+    found = is_there(environment)
+    if found is not None:
+        return found
 
-    go = shutil.which("go", path=environment.get("PATH", os.defpath))
+    go = _on_path("go", environment)
     if go is None:
-        found = shutil.which("versitygw", path=environment.get("PATH", os.defpath))
-        if found is None:
-            raise NoGateway("the S3 gateway versitygw is built with Go, and there is no `go` on PATH")
-        return Path(found)
+        raise NoGateway("the S3 gateway versitygw is built with Go, and there is no `go` on PATH")
 
+    program = _program(environment)
+    cache = program.parent
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("wb") as lock:
         had_to_wait = _lock(lock.fileno())
@@ -74,9 +72,29 @@ def find_gateway(environment: Mapping[str, str] = os.environ) -> Path:
     return program
 
 
-def _cache_folder(environment: Mapping[str, str]) -> Path:
+def can_be_had(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether it is there, or may be built."""
+    return bool(_on_path("go", environment) or is_there(environment))
+
+
+def is_there(environment: Mapping[str, str]) -> Path | None:
+    """The program, if nothing needs to be built."""
+    program = _program(environment)
+    if program.exists():
+        return program
+
+    found = None if _on_path("go", environment) else _on_path("versitygw", environment)
+    return None if found is None else Path(found)
+
+
+def _program(environment: Mapping[str, str]) -> Path:
     base = environment.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "tierlog"
+    cache = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    return cache / "tierlog" / f"versitygw-{VERSION}"
+
+
+def _on_path(program: str, environment: Mapping[str, str]) -> str | None:
+    return shutil.which(program, path=environment.get("PATH", os.defpath))
 
 
 def _lock(descriptor: int) -> bool:
