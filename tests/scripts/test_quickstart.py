@@ -35,7 +35,7 @@ TEXT = b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\nten\neleven\ntwel
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.timeout(450),  # those with a gateway may build it
+    pytest.mark.timeout(240),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks at processes through /proc"),
 ]
 
@@ -64,7 +64,7 @@ def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:
 
 def verify_machines(temporary: Path, text: Path, *arguments: str) -> None:
     """A run whose store is in a bucket."""
-    command = [sys.executable, "-W", "error", SCRIPT, "--engine", "s3", "--input", text, *arguments]
+    command = [sys.executable, "-W", "error", SCRIPT, "--engine=s3", f"--input={text}", *arguments]
     done = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -118,11 +118,13 @@ def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(450)  # it may build the gateway
 def test_a_bucket_loses_nothing_when_one_of_two_machines_is_killed(text: Path, tmp_path: Path) -> None:
     verify_machines(tmp_path, text, "--no-spark")
 
 
 @pytest.mark.long
+@pytest.mark.timeout(450)
 def test_spark_loses_nothing_in_a_bucket_when_a_machine_is_killed(text: Path, tmp_path: Path) -> None:
     if reason := support.missing():
         pytest.skip(reason)
@@ -337,6 +339,7 @@ def test_ctrl_c_ends_hosts_and_clients_and_removes_the_folder(text: Path, tmp_pa
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(450)
 def test_ctrl_c_ends_machines_and_gateway_and_removes_their_folders(text: Path, tmp_path: Path) -> None:
     interrupt(tmp_path, text, "--no-spark", "--engine=s3")
 
