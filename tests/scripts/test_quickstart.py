@@ -64,7 +64,7 @@ def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:
 
 def verify_machines(temporary: Path, text: Path, *arguments: str) -> None:
     """A run whose store is in a bucket."""
-    command = [sys.executable, "-W", "error", SCRIPT, "--engine=s3", f"--input={text}", *arguments]
+    command = [sys.executable, "-W", "error", str(SCRIPT), "--engine=s3", f"--input={text}", *arguments]
     done = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
