@@ -119,7 +119,7 @@ async def test_a_refusal_explains_what_happened_and_what_to_do(
 
 
 @pytest.mark.parametrize("code", ["ExistingObjectIsDirectory", "XMinioObjectExistsAsDirectory"])
-async def test_a_name_that_is_a_folder_is_told_from_one_whose_folder_was_being_removed(
+async def test_a_name_that_is_a_folder_is_distinguished_from_one_whose_folder_is_being_removed(
     storage: S3ChunkStorage, server: S3Server, code: str
 ) -> None:
     server.fail(Fault("PutObject", refuse=(409, code), times=2))
