@@ -19,7 +19,7 @@ from .running import execute, read_settings
 from .serve import Advertise, Containers, Forward, Listen
 
 if TYPE_CHECKING:
-    from ...storage_backends.chunks.s3_location import S3Location
+    from ..folder.place import SharedLocation
     from ..gateway.server.listener import ServerAddress
     from ..settings.configuration import StoreConfig
     from ..supervisor.supervisor import Supervisor
@@ -176,10 +176,10 @@ def _overridden(settings: StoreConfig, advertise: str | None, forward: bool) -> 
     return attrs.evolve(settings, server=attrs.evolve(server, forward=forward or server.forward))
 
 
-def _in_bucket(place: str, remedy: str) -> S3Location:
-    from ..folder.paths import bucket_of
+def _in_bucket(place: str, remedy: str) -> SharedLocation:
+    from ..folder.place import shared_location
 
-    location = bucket_of(place)
+    location = shared_location(place)
     if location is None:
         raise InvalidArgument(
             f"--join is for a store in a bucket, s3://BUCKET/PREFIX, because other machines cannot reach the "

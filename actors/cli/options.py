@@ -68,10 +68,7 @@ file_path = _path_of("file")
 
 def store_place(value: object) -> str:
     """A parser of an argument that is a folder or ``s3://BUCKET/PREFIX``, which a path would change."""
-    # Here, because help needs none of it.
-    from ...storage_backends.chunks.s3_location import SCHEME
-
-    return str(value) if str(value).startswith(SCHEME) else os.fspath(folder_path(value))
+    return str(value) if "://" in str(value) else os.fspath(folder_path(value))
 
 
 def _not_empty(kind: str) -> Callable[[typer.Context, typer.CallbackParam, Any], Any]:

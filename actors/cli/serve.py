@@ -126,7 +126,7 @@ def serve(
         with importing():
             import attrs
 
-            from ..folder.paths import bucket_of, check_path
+            from ..folder.place import store_place as parse_place
             from ..supervisor.served_store import StoreAsked
             from ..supervisor.service import (
                 ServiceOptions,
@@ -151,7 +151,7 @@ def serve(
         place = _one_place(context, path, data)
         options = ServiceOptions(
             store=StoreAsked(
-                place=bucket_of(place) or check_path(place),
+                place=parse_place(place),
                 config=settings,
                 containers=containers,
                 take_over=take_over,

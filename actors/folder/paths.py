@@ -37,7 +37,6 @@ from ...storage_backends.base.files import (
 from ...storage_backends.base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain, reason_of
 from ...storage_backends.base.values import Value
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
-from ...storage_backends.chunks.s3_location import SCHEME, S3Location, parse_location
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
 from .lock_files import Owner, list_owners
@@ -95,11 +94,6 @@ def check_chunk_cache(folder: StoreFolder, path: str) -> None:
             f"chunk_cache.path: {path!r} is the folder {cache}, where the store or others have files: name a "
             f"folder of its own, such as 'cache', outside of wal/ and lts/"
         )
-
-
-def bucket_of(path: object) -> S3Location | None:
-    """Where a store in a bucket is, if ``path`` names one. Raises ``InvalidArgument`` if it is malformed."""
-    return parse_location(path) if isinstance(path, str) and path.startswith(SCHEME) else None
 
 
 def check_path(path: object) -> StoreFolder:

@@ -1,5 +1,5 @@
-"""Opening a store: with ``bucket.py`` the only place that names implementations (files, logs, chunk storage),
-and that takes clock, randomness, ids and process id from the outside world.
+"""Opening a store: with ``shared.py`` and what that imports the only place that names implementations (files,
+logs, chunk storage), and that takes clock, randomness, ids and process id from the outside world.
 
 An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
 and withdraws the announcement. What is acked is in the log, so the end of a store flushes only if it has a
@@ -61,7 +61,6 @@ from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
-    bucket_of,
     check_chunk_cache,
     check_folder,
     check_path,
@@ -72,6 +71,7 @@ from ..folder.paths import (
     report_shared,
     run_program,
 )
+from ..folder.place import shared_location
 from ..folder.restore_folder import finish_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
@@ -90,7 +90,7 @@ from .runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
 from .store import RollingSizes, SegmentStore
 
 if TYPE_CHECKING:
-    from .bucket import BucketOpener
+    from .shared import SharedOpener
 
 _log = get_logger("node")
 
@@ -330,18 +330,18 @@ async def open_store(
         Unsupported: The bucket's service has no conditional puts.
         InvalidArgument: An argument is out of its range.
     """
-    location = bucket_of(path)
+    location = shared_location(path)
     config = StoreConfig() if config is None else config
     _check_arguments(config, containers, span, adopt=adopt, take_over=take_over, recover=recover_from_lts)
     _check_storage(storage, recover_from_lts=recover_from_lts)
     world, files = world or system_world(), files or LocalFiles()
-    opener: StoreOpener | BucketOpener
+    opener: StoreOpener | SharedOpener
     if location is not None:
         # Not above: it opens stores as well.
-        from . import bucket
+        from . import shared
 
-        bucket.refuse_arguments(storage, recover_from_lts=recover_from_lts)
-        opener = bucket.BucketOpener(location, config, adopt, span, world, files)
+        shared.refuse_arguments(location, storage, recover_from_lts=recover_from_lts)
+        opener = shared.SharedOpener(location, config, adopt, span, world, files)
     else:
         opener = StoreOpener(
             folder=_checked_folder(path, config),
@@ -405,12 +405,12 @@ async def open_host(
     """Open the existing store at ``path``, a data folder or ``s3://BUCKET/PREFIX``, as the host process
     ``host_id``. It serves the containers that the supervisor orders, none at first. Raises ``StoreMismatch``
     if it is not the supervisor's store ``store_id``."""
-    world, files, location = system_world(), LocalFiles(), bucket_of(path)
-    opener: StoreOpener | BucketOpener
+    world, files, location = system_world(), LocalFiles(), shared_location(path)
+    opener: StoreOpener | SharedOpener
     if location is not None:
-        from . import bucket
+        from . import shared
 
-        opener = bucket.BucketOpener(location, config, adopt, span, world, files)
+        opener = shared.SharedOpener(location, config, adopt, span, world, files)
     else:
         opener = StoreOpener(
             folder=check_path(path), config=config, adopt=adopt, span=span, world=world, files=files

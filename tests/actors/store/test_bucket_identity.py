@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from support.faulty_objects import FaultKind, FaultyObjects, ObjectFault
@@ -9,7 +11,8 @@ from support.memory_objects import Bucket
 from support.s3 import numbered_world
 from tierlog import DataCorruption, StoreConfig, StoreMismatch, Unavailable
 from tierlog.actors.folder.identity import StoreIdentity
-from tierlog.actors.store.bucket import identify_in_bucket
+from tierlog.actors.store.bucket import refuse_others
+from tierlog.actors.store.shared import identify_shared
 from tierlog.journal.coordination.objects import ObjectCoordination, ObjectCoordinationOptions
 from tierlog.storage_backends.base.errors import OutcomeUnknown
 
@@ -23,7 +26,8 @@ REQUESTS_MAX = 20
 
 async def identify(objects: FaultyObjects, options: ObjectCoordinationOptions = PATIENT) -> StoreIdentity:
     coordination = ObjectCoordination(objects, "", WORLD, options)
-    return await identify_in_bucket(objects, coordination, None, StoreConfig(), WORLD)
+    begin = partial(refuse_others, objects, coordination, WORLD)
+    return await identify_shared(coordination, begin, None, StoreConfig(), WORLD)
 
 
 async def test_an_opening_has_as_many_requests_as_are_tried() -> None:
