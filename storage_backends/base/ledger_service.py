@@ -107,7 +107,11 @@ class Ledger(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """As its writer, record where it ends; as a reader, only let go of it. Idempotent."""
+        """As its writer, record where it ends, so that nobody has to recover it. It can still be read."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Let go of it, as it is: asks nobody. It must not be used any more."""
 
 
 class LedgerService(ABC):

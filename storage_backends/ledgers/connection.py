@@ -31,6 +31,8 @@ from .wire import (
 )
 
 _READ_BYTES = 256 << 10
+_JOIN_BYTES_MAX = 64 << 10
+"""Up to this size a request is joined into one buffer: a copy costs less than more buffers do."""
 _BUFFERS_MAX = 512
 """Of one system call: Linux takes 1,024."""
 
@@ -78,7 +80,8 @@ class SidecarConnection:
         self.requests += 1
         self._calls[number] = _Call(operation, anyio.current_time())
         size = sum(map(len, arguments))
-        self._send((encode_request(number, operation, size), *arguments))
+        request = (encode_request(number, operation, size), *arguments)
+        self._send((b"".join(request),) if size <= _JOIN_BYTES_MAX else request)
         return number
 
     async def outcome(self, number: int) -> Decoder:

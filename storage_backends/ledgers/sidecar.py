@@ -45,8 +45,6 @@ class SidecarOptions(Value):
     root: str = "/ledgers"
     """The path at which the BookKeeper cluster has its metadata."""
     session_timeout: float = 10.0
-    delay_ensemble_change: bool = False
-    """Go on writing to a ledger while one of its bookies is down, as long as the others are enough."""
 
 
 class SidecarService(LedgerService):
@@ -123,11 +121,10 @@ class SidecarService(LedgerService):
         self, connection: SidecarConnection, start: _Start, scope: anyio.CancelScope
     ) -> None:
         options = self._options
-        settings = {"delayEnsembleChange": b"true"} if options.delay_ensemble_change else {}
         asked = Encoder().blob(text(options.servers)).blob(text(options.root))
         asked.u32(int(options.session_timeout * 1000))
         try:
-            await connection.call(Operation.CONNECT, put_map(asked, settings).finish())
+            await connection.call(Operation.CONNECT, asked.finish())
         except TierlogError as error:
             start.failure = error
             scope.cancel()
@@ -281,9 +278,12 @@ class SidecarLedger(Ledger):
         return [found.blob() for _ in range(found.u32())]
 
     async def close(self) -> None:
-        # A sidecar that has ended has closed nothing, but let go of everything.
+        await self._connection.call(Operation.CLOSE_LEDGER, self._handle)
+
+    def drop(self) -> None:
+        # A sidecar that has ended has let go of everything.
         if not self._connection.has_ended:
-            await self._connection.call(Operation.CLOSE_LEDGER, self._handle)
+            self._connection.give_up(self._connection.begin(Operation.DROP_LEDGER, self._handle))
 
 
 def _record_data(data: bytes) -> bytes:

@@ -42,6 +42,7 @@ class Operation(enum.IntEnum):
     DELETE_LEDGER = 8
     LIST_LEDGERS = 9
     DESCRIBE_LEDGER = 10
+    DROP_LEDGER = 11
     LOAD = 20
     CREATE = 21
     REPLACE = 22

@@ -78,6 +78,8 @@ final class Calls {
             }
             case 10:
                 return ledgers.describe(in.getLong());
+            case 11:
+                return ledgers.drop(in.getInt());
             case 20:
                 return records.load(text(in));
             case 21:
@@ -105,11 +107,10 @@ final class Calls {
         String servers = text(in);
         String root = text(in);
         int timeout = in.getInt();
-        Map<String, byte[]> settings = map(in);
         return CompletableFuture.supplyAsync(() -> {
             try {
                 RecordCalls connected = new RecordCalls(servers, timeout);
-                ledgers = LedgerCalls.connect(servers, root, timeout, settings);
+                ledgers = LedgerCalls.connect(servers, root, timeout);
                 records = connected;
                 return connected.session().join();
             } catch (Failure failure) {

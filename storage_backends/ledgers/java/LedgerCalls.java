@@ -45,8 +45,7 @@ final class LedgerCalls {
         this.admin = new BookKeeperAdmin(client);
     }
 
-    static LedgerCalls connect(String servers, String root, int timeout, Map<String, byte[]> settings)
-            throws Failure {
+    static LedgerCalls connect(String servers, String root, int timeout) throws Failure {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri("zk+null://" + servers.replace(',', ';') + root);
         configuration.setZkTimeout(timeout);
@@ -54,8 +53,8 @@ final class LedgerCalls {
         configuration.setNumWorkerThreads(1);
         // The limit is in bytes here: UNACKED_BYTES_MAX.
         configuration.setThrottleValue(0);
-        settings.forEach((name, value) ->
-                configuration.setProperty(name, new String(value, StandardCharsets.UTF_8)));
+        // A ledger goes on without a bookie that is down, as long as the others are enough.
+        configuration.setDelayEnsembleChange(true);
         try {
             return new LedgerCalls(new org.apache.bookkeeper.client.BookKeeper(configuration));
         } catch (Exception error) {
@@ -157,13 +156,16 @@ final class LedgerCalls {
         });
     }
 
-    CompletableFuture<Answer> close(int handle) {
-        ReadHandle ledger = open.remove(handle);
-        if (ledger == null) {
-            return CompletableFuture.completedFuture(new Answer());
-        }
+    CompletableFuture<Answer> close(int handle) throws Failure {
+        ReadHandle ledger = handle(handle);
         String what = "ledger " + ledger.getId();
         return mapped(ledger.closeAsync(), what, Status.UNKNOWN, nothing -> new Answer());
+    }
+
+    /** The handle is forgotten, the ledger left as it is. */
+    CompletableFuture<Answer> drop(int handle) {
+        open.remove(handle);
+        return CompletableFuture.completedFuture(new Answer());
     }
 
     CompletableFuture<Answer> delete(long ledger) {
