@@ -115,7 +115,8 @@ Chunks = Annotated[
         envvar="TIERLOG_CHUNKS",
         show_envvar=True,
         metavar="LOCATION",
-        help="Long-term storage of a new folder: s3://BUCKET/PREFIX. It cannot be changed later.",
+        help="Long-term storage of a new store: s3://BUCKET/PREFIX or, for a store on BookKeeper, also the "
+        "absolute path of a folder that all machines share. It cannot be changed later.",
         show_default="lts/ in the data folder",
     ),
 ]

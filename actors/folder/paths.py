@@ -107,10 +107,12 @@ def check_path(path: object) -> StoreFolder:
         raise InvalidArgument(f"no file can have the name {path!r}") from error
     if b"\0" in encoded:
         raise InvalidArgument(f"no file can have the name {path!r}")
-    if encoded.startswith(b"s3:/"):  # a Path has lost a slash
+    if encoded.startswith((b"s3:/", b"bookkeeper:/")):  # a Path has lost a slash
+        where = "in a bucket" if encoded.startswith(b"s3") else "on BookKeeper"
         raise InvalidArgument(
-            f"{os.fspath(path)!r} is in a bucket, and this needs a data folder: a store in a bucket is "
-            f"opened by tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX"
+            f"{os.fspath(path)!r} is {where}, and this needs a data folder: such a store is opened by "
+            f"tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
+            f"bookkeeper://ZOOKEEPER:PORT/PATH; other commands take its service, --url"
         )
     try:
         return StoreFolder(os.path.abspath(os.fsdecode(encoded)))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
 import attrs
 
 from ...journal.coordination.contract import IDENTITY, Coordination
@@ -40,6 +44,15 @@ class BucketPlace(SharedPlace):
         self.counts = S3RequestCounts()
         self._objects: ObjectStore | None = None
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            if self._objects is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._objects.close()
+
     async def open(self) -> None:
         location = ChunkLocation(str(self._location), self._config.s3)
         require_s3(location)
@@ -50,10 +63,6 @@ class BucketPlace(SharedPlace):
         await objects.open()
         self._objects = objects
         self.coordination = ObjectCoordination(objects, "", self._world)
-
-    async def close(self) -> None:
-        if self._objects is not None:
-            await self._objects.close()
 
     async def begin(self) -> None:
         assert self._objects is not None

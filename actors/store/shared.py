@@ -13,7 +13,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
@@ -23,7 +23,13 @@ import attrs
 
 from ...journal.coordination.contract import IDENTITY, Coordination
 from ...journal.log.contract import DurableDataLog
-from ...storage_backends.base.errors import ConfigError, InvalidArgument, StoreMismatch, Unavailable
+from ...storage_backends.base.errors import (
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    StoreMismatch,
+    Unavailable,
+)
 from ...storage_backends.base.files import Files, make_folder
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
@@ -34,7 +40,7 @@ from ..folder.chunk_location import ChunkLocation, make_chunk_storage
 from ..folder.fingerprint import Fingerprint
 from ..folder.identity import StoreIdentity, decode, encode
 from ..folder.paths import StoreFolder, chunk_cache_folder, run_program
-from ..folder.place import SharedLocation
+from ..folder.place import BookKeeperLocation, SharedLocation
 from ..kernel.backoff import Backoff
 from ..kernel.loop_lag import LoopLag
 from ..settings.configuration import StoreConfig
@@ -61,12 +67,13 @@ class SharedPlace(ABC):
     """Of all requests to a bucket, if there is one."""
 
     @abstractmethod
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Around ``open`` and all that comes after it. Asks nobody."""
+
+    @abstractmethod
     async def open(self) -> None:
         """Connect. Raises ``ConfigError`` if the configuration must be corrected, ``Unavailable`` if nobody
         answers; then it may be called again."""
-
-    @abstractmethod
-    async def close(self) -> None: ...
 
     @abstractmethod
     async def begin(self) -> None:
@@ -75,7 +82,7 @@ class SharedPlace(ABC):
 
     @abstractmethod
     async def locate_chunks(self) -> ChunkLocation:
-        """Where the chunks of the store are, which has its identity."""
+        """Where the chunks of the store are, which has its identity. Raises if they cannot be reached."""
 
     @abstractmethod
     def make_log(self, index: int, log_id: bytes, owner: bytes) -> DurableDataLog:
@@ -86,7 +93,7 @@ class SharedPlace(ABC):
         return options
 
 
-def make_place(location: SharedLocation, config: StoreConfig, world: World) -> SharedPlace:
+def make_place(location: SharedLocation, config: StoreConfig, files: Files, world: World) -> SharedPlace:
     """Raises ``ConfigError`` for a setting that such a store cannot have."""
     if config.layout != LayoutMode.INSTALL_NEW.value:
         raise ConfigError(
@@ -94,6 +101,11 @@ def make_place(location: SharedLocation, config: StoreConfig, world: World) -> S
             f"{LayoutMode.INSTALL_NEW.value!r}"
         )
     # Imported for the stores that need it.
+    if isinstance(location, BookKeeperLocation):
+        from .ledgers import LedgerPlace
+
+        return LedgerPlace(location, config, files, world)
+
     from .bucket import BucketPlace
 
     return BucketPlace(location, config, world)
@@ -115,7 +127,7 @@ class SharedOpener:
 
     @place.default
     def _(self) -> SharedPlace:
-        return make_place(self.location, self.config, self.world)
+        return make_place(self.location, self.config, self.files, self.world)
 
     @cache.default
     def _(self) -> str:
@@ -137,6 +149,8 @@ class SharedOpener:
         """For a supervisor: what its store's processes agree on, and the store's identity."""
         async with self._connected():
             identity = await self._identify(containers)
+            # What would keep its hosts from opening it is reported once, and here.
+            await self.place.locate_chunks()
             await self._make_local_folder()
             yield self.place.coordination, identity
 
@@ -185,18 +199,21 @@ class SharedOpener:
     @asynccontextmanager
     async def _connected(self, *, waits: bool = False) -> AsyncIterator[None]:
         place = self.place
-        await (self._awaited(place.open) if waits else place.open())
-        try:
+        async with place.running():
+            await (self._awaited(place.open) if waits else place.open())
             yield
-        finally:
-            with anyio.CancelScope(shield=True):
-                await place.close()
 
     async def _parts(self, identity: StoreIdentity, owner: bytes, flush_budget: float) -> RuntimeParts:
         config, folder, place = self.config, StoreFolder(self.cache), self.place
         location = await place.locate_chunks()
         chunks = make_chunk_storage(
-            location, self.files, folder, self.world, create=False, counts=place.counts
+            location,
+            self.files,
+            folder,
+            self.world,
+            create=False,
+            reserve_bytes=config.storage.reserve,
+            counts=place.counts,
         )
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
@@ -204,12 +221,14 @@ class SharedOpener:
         checkpoint = place.checkpoints(options.container.checkpoint)
         container = attrs.evolve(options.container, checkpoint=checkpoint)
         cache = chunk_cache_folder(folder, self.cache, identity)
+        # As in a data folder: a folder is not worth a copy unless the user says so.
+        is_cached = bool(config.chunk_cache.bytes and (location.is_bucket or config.chunk_cache.path))
         return RuntimeParts(
             identity=identity,
             owner_id=owner.hex(),
             chunks=chunks,
             place=location.place(folder),
-            chunk_cache=make_chunk_cache(self.files, cache, config) if config.chunk_cache.bytes else None,
+            chunk_cache=make_chunk_cache(self.files, cache, config) if is_cached else None,
             # The same on all machines: for display only.
             folder=Fingerprint(location=f"{socket.gethostname()}:{self.location}"),
             make_disk=self._disk_maker(identity, owner),
@@ -261,7 +280,12 @@ async def identify_shared(
     data folder does."""
     record = await coordination.load(IDENTITY)
     if record is None:
-        await begin()
+        try:
+            await begin()
+        except (DataCorruption, StoreMismatch):
+            # Of a store that another process has made meanwhile.
+            if await coordination.load(IDENTITY) is None:
+                raise
         count = config.containers if containers is None else containers
         fresh = StoreIdentity(world.id_bytes(), world.id_bytes(), count, world.time_ms())
         await coordination.compare_and_set(IDENTITY, encode(fresh))

@@ -57,6 +57,7 @@ EXEMPT = {
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
     "actors/settings/configuration_file.py load_config": "opens the file and hands its bytes "
     "to decode_config",
+    "journal/coordination/zookeeper.py RecordObjects.put": "any text but digits is no version",
     "actors/folder/identity.py _has_logs": "asks whether any folder has a number for its name, and uses none",
     "actors/folder/restore_folder.py _remake_wal": "asks the same, and takes the name as it is",
     "actors/store/opening.py StoreOpener._disk": "reads the id of an opening that this process has just made",
