@@ -319,7 +319,9 @@ class BookKeeperConfig(Value):
         10.0, 1.0, 600.0, "The session at ZooKeeper: who does not answer for so long counts as gone."
     )
     memory: int = _size(128 * MiB, 64 * MiB, 16 * GiB, "The heap of the sidecar; it takes about twice that.")
-    jars: str = _text("", "The folder that `tierlog bookkeeper install` has filled; empty means its default.")
+    folder: str = _text(
+        "", "What `tierlog bookkeeper install` has filled; empty means ~/.local/share/tierlog/bookkeeper."
+    )
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

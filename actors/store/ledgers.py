@@ -50,7 +50,7 @@ _LOST_RECORDS = (
 def make_service(location: BookKeeperLocation, config: StoreConfig) -> SidecarService:
     """Raises ``ConfigError`` if what it needs is not installed."""
     settings = config.bookkeeper
-    program = find_program(settings.jars, heap_mb=settings.memory >> 20)
+    program = find_program(settings.folder, heap_mb=settings.memory >> 20)
     servers = ",".join(location.servers)
     return SidecarService(
         program, SidecarOptions(servers=servers, root=settings.ledgers, session_timeout=settings.timeout)

@@ -24,7 +24,7 @@ def find_program(folder: str, *, heap_mb: int) -> SidecarProgram:
     if not os.path.exists(f"{folder}/classes/Sidecar.class"):
         raise ConfigError(
             f"a store on BookKeeper needs the jars of its clients, and {folder} has none: run {_INSTALL}, or "
-            f"name their folder, `jars` of [bookkeeper]"
+            f"name their folder, `folder` of [bookkeeper]"
         )
     return SidecarProgram(java=java, jars=f"{folder}/jars", classes=f"{folder}/classes", heap_mb=heap_mb)
 
