@@ -4,11 +4,11 @@ process, however this process ends. It has a session of its own, so Ctrl-C in a 
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import anyio.abc
@@ -26,11 +26,10 @@ _COMPLAINT_BYTES = 4096
 class SidecarProgram(Value):
     """What is installed."""
 
-    java: str = "java"
-    jars: str
-    """The folder of the clients' jars."""
-    classes: str
-    """The folder of the sidecar's classes."""
+    java: str
+    class_path: tuple[str, ...]
+    folder: str
+    """In which it runs."""
     heap_mb: int = 128
     direct_mb: int = 96
 
@@ -43,19 +42,14 @@ class SidecarProgram(Value):
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
             "-Xshare:auto",
-            *self._archive(),
             # The client's own copies of what it sends come from the heap, which is bounded.
             "-Djdk.nio.maxCachedBufferSize=262144",
             "-Dslf4j.internal.verbosity=ERROR",
             "-Dio.netty.tryReflectionSetAccessible=false",
             "-cp",
-            f"{self.classes}:{self.jars}/*",
+            os.pathsep.join(self.class_path),
             "Sidecar",
         ]
-
-    def _archive(self) -> list[str]:
-        archive = Path(self.classes, "sidecar.jsa")
-        return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
 class Complaint:
@@ -88,7 +82,7 @@ async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Proc
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    cwd=program.classes,
+                    cwd=program.folder,
                     start_new_session=True,
                 )
             except OSError as error:

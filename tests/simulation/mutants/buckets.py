@@ -161,7 +161,7 @@ def objects_are_deleted_before_the_low_is_raised(plant: Planter) -> None:
 
     async def raise_low(original: Any, self: S3Log, slot: int) -> None:
         for run in self._index._runs:
-            for each in range(run.position, min(run.slot + run.count, slot)):
+            for each in range(run.position, min(run.position + run.count, slot)):
                 await self._ctx.calls.delete(self._ctx.layout.slot(each))
         await original(self, slot)
 
