@@ -17,7 +17,13 @@ from ...journal.log.bookkeeper_layout import BookKeeperLogOptions
 from ...journal.log.bookkeeper_log import BookKeeperLog
 from ...journal.log.bookkeeper_quorum import choose_quorum
 from ...journal.manifest.store_record import STORE_RECORD
-from ...storage_backends.base.errors import ConfigError, DataCorruption, InvalidArgument, StoreMismatch
+from ...storage_backends.base.errors import (
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    StoreMismatch,
+    Unavailable,
+)
 from ...storage_backends.base.files import Files, ListFolder, Program
 from ...storage_backends.base.ledger_service import Quorum
 from ...storage_backends.base.world import World
@@ -80,8 +86,12 @@ class LedgerPlace(SharedPlace):
             yield
 
     async def open(self) -> None:
+        try:
+            bookies = await self._service.count_bookies()
+        except Unavailable as error:
+            raise Unavailable(f"{error}: start it, or correct the servers in {self._location}") from error
         # Before anybody is fenced: without enough of them nothing could be appended.
-        choose_quorum(await self._service.count_bookies(), wanted_quorum(self._config.bookkeeper))
+        choose_quorum(bookies, wanted_quorum(self._config.bookkeeper))
 
     async def begin(self) -> None:
         recorded = await self._recorded()

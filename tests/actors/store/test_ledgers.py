@@ -12,6 +12,8 @@ import attrs
 import pytest
 
 from support.ledger_stores import LedgerSite, in_memory
+from support.live_service import name_in
+from support.stores import make
 from tierlog import (
     ConfigError,
     DataCorruption,
@@ -139,6 +141,25 @@ async def test_of_two_that_create_the_store_at_once_one_wins(here: Machine, else
     async with here.open() as store:
         assert {f"app/{name}" for name in opened} <= set(await store.list_segments())
     assert opened
+
+
+async def test_w6_the_end_of_a_sidecar_breaks_all_logs_and_every_container_recovers(
+    here: Machine, site: LedgerSite
+) -> None:
+    names = [name_in(container, 2) for container in range(2)]
+    async with here.open(containers=2) as store:
+        for name in names:
+            await make(store, name, b"before ")
+        [service] = site.services
+        service.end_sidecar()
+        for name in names:
+            # Its outcome is unknown, and it is sent again.
+            with pytest.raises((OutcomeUnknown, Unavailable)):
+                await store.append(name, b"after", writer_id="me", event_number=1)
+            await store.append(name, b"after", writer_id="me", event_number=1)
+            assert await store.read(name, 0, 100) == b"before after"
+        assert {each.restarts for each in store.statistics().containers} == {1}
+        assert service.sidecars == 2
 
 
 # --- where the chunks are -----------------------------------------------------------------------------
