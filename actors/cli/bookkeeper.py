@@ -38,14 +38,14 @@ def install(
 ) -> None:
     """Install BookKeeper's client, which runs in a Java process beside each host.
 
-    Downloads about 16 MB (25 with --server) of pinned files, verifies their checksums, and compiles the
+    Downloads about 20 MB (26 with --server) of pinned files, verifies their checksums, and compiles the
     program that tierlog starts. Needs Java 17 or newer, without a compiler. Interrupted, it continues when it
     is run again; files that are there and right are not downloaded again.
     """
 
     async def command() -> Path:
-        from ...storage_backends.ledgers.artifacts import Installation, default_folder
         from ...storage_backends.ledgers.install import install
+        from ...storage_backends.ledgers.installed import Installation, default_folder
 
         installation = Installation(into or default_folder())
         with output.progress("downloading", None) as advance:

@@ -1,5 +1,6 @@
 """How a sidecar is started: a JVM whose standard input is a socket. It ends with that socket, hence with this
-process, however this process ends. It has a session of its own, so Ctrl-C in a terminal does not reach it.
+process, however this process ends (rule B11). It has a session of its own, so Ctrl-C in a terminal does not
+reach it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import attrs
 from ..base.errors import Unavailable
 from ..base.values import Value
 
+HEAP_MB = 128
+_DIRECT_MB = 96
+"""Besides the heap: buffers of connections."""
 _SOCKET_BYTES = 1 << 20
 _ENDING_SECONDS = 2.0
 _COMPLAINT_BYTES = 4096
@@ -30,14 +34,13 @@ class SidecarProgram(Value):
     class_path: tuple[str, ...]
     folder: str
     """In which it runs."""
-    heap_mb: int = 128
-    direct_mb: int = 96
+    heap_mb: int = HEAP_MB
 
     def command(self) -> list[str]:
         return [
             self.java,
             f"-Xmx{self.heap_mb}m",
-            f"-XX:MaxDirectMemorySize={self.direct_mb}m",
+            f"-XX:MaxDirectMemorySize={_DIRECT_MB}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",

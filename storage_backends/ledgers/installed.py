@@ -12,7 +12,7 @@ import attrs
 
 from ..base.errors import ConfigError
 from .java import find_java
-from .process import SidecarProgram
+from .process import HEAP_MB, SidecarProgram
 
 FOLDER_VARIABLE = "TIERLOG_BOOKKEEPER"
 CLIENT, SERVER, COMPILER = "client", "server", "compiler"
@@ -92,16 +92,15 @@ class Installation:
             if each.group in groups and not self.jar(each).exists():
                 yield each.name
 
-    def program(self) -> SidecarProgram:
-        """Raises ``ConfigError`` if anything is missing, Java first."""
+    def program(self, heap_mb: int = HEAP_MB) -> SidecarProgram:
+        """The sidecar. Raises ``ConfigError`` if anything is missing, Java first."""
         java = find_java()
         self.require([CLIENT])
         classes = self.classes(sidecar())
         if not classes.exists():
             raise ConfigError(f"{self.folder} has no sidecar for BookKeeper of this version: {_ADVICE}")
-        return SidecarProgram(
-            java=java, class_path=(str(classes), *self.class_path([CLIENT])), folder=str(self.folder)
-        )
+        path = (str(classes), *self.class_path([CLIENT]))
+        return SidecarProgram(java=java, class_path=path, folder=str(self.folder), heap_mb=heap_mb)
 
     def require(self, groups: Collection[str], option: str = "") -> None:
         """Raises ``ConfigError`` if a file of these groups is missing; ``option`` would install it."""
@@ -112,6 +111,7 @@ class Installation:
             raise ConfigError(f"{self.folder} has no {what}, which BookKeeper needs: {advice}")
 
 
-def find_program(folder: Path | None = None) -> SidecarProgram:
-    """The installed sidecar. Raises ``ConfigError`` if anything is missing."""
-    return Installation(folder or default_folder()).program()
+def find_program(folder: str = "", *, heap_mb: int = HEAP_MB) -> SidecarProgram:
+    """What is installed in ``folder``, or in the default one. Raises ``ConfigError`` if anything is missing,
+    Java first."""
+    return Installation(Path(folder).absolute() if folder else default_folder()).program(heap_mb)
