@@ -225,7 +225,7 @@ def test_v1_a_standby_that_starts_while_the_bucket_is_away_waits_for_it(machines
     # With which an opening begins.
     machines.server.fail(Fault("ListObjectsV2", drop=True, times=1000))
     supervisor = machines.supervise("127.0.0.2", "--containers=2")
-    wait_until(lambda: '"event": "bucket_unavailable"' in supervisor.log, "it waits")
+    wait_until(lambda: '"event": "store_unavailable"' in supervisor.log, "it waits")
     machines.server.heal()
     with supervisor, machines.host("a", "127.0.0.3"):
         supervisor.settle_on("a")
