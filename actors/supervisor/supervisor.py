@@ -87,6 +87,8 @@ from .term import Term, superseded
 _log = get_logger("supervisor")
 _EXIT_FIRST = 0.05
 """Seconds that a lost connection waits for its process to end: a dying process loses its connection first."""
+RETURN_SECONDS = 0.5
+"""For which a joined host whose connection broke may say hello again before it counts as lost."""
 _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""
 GREETING_SECONDS = 0.5
@@ -602,6 +604,10 @@ class Supervisor:
                 await process.ended.wait()
                 return
         found = self.fleet.hosts.get(host)
+        # V6: between machines a reset is no exit. A drained one ends its connection by its exit.
+        if found is not None and found.joined and found.phase is not HostPhase.DRAINING:
+            await anyio.sleep(RETURN_SECONDS)
+            found = self.fleet.hosts.get(host)
         if host not in self._connections and found is not None:
             if found.phase is HostPhase.SERVING:
                 _log.warning("host_disconnected", host=host)

@@ -434,6 +434,38 @@ async def test_v13_statistics_of_another_form_end_no_supervisor(statistics: dict
             )
 
 
+@pytest.mark.parametrize("returns", [True, False])
+async def test_v6_a_joined_host_whose_connection_broke_has_a_moment_to_return(
+    monkeypatch: pytest.MonkeyPatch, returns: bool
+) -> None:
+    """A reset between machines is no exit."""
+    monkeypatch.setattr(supervisor, "RETURN_SECONDS", 0.3)
+    async with joinable(Bucket(), containers=1) as found:
+        secret = (await found.record()).secret
+        lines = {}
+        for name, served in (("a", {0: 3}), ("b", {})):
+            line = lines[name] = await found.connect()
+            assert await line.prove(secret)
+            await line.send(hello(name, served=served))
+            assert isinstance(await line.receive(), Welcome)
+        [assignment] = found.supervisor.fleet.assignments
+        await until(lambda: assignment.host == "a")
+        await lines["a"].stream.aclose()
+        await until(lambda: found.supervisor.connected == 1)
+        if returns:
+            line = lines["a"] = await found.connect()
+            assert await line.prove(secret)
+            await line.send(hello("a", served={0: 3}))
+            assert isinstance(await line.receive(), Welcome)
+            await anyio.sleep(0.4)  # longer than the moment
+            assert (assignment.host, found.supervisor.fleet.failovers) == ("a", 0)
+        else:
+            await until(lambda: assignment.host == "b")
+            assert found.supervisor.fleet.failovers == 1
+        for line in lines.values():
+            await line.stream.aclose()
+
+
 async def test_v11_a_host_that_was_forgotten_finds_its_connection_closed() -> None:
     options = FleetOptions(silence=0.05, silent_grace=0.05, adoption=0)
     async with joinable(Bucket(), options=options) as found:
