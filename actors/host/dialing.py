@@ -31,7 +31,6 @@ DIAL_SECONDS = 10.0
 """For all of one attempt: the record, the connection, the proof."""
 _ADDRESS_SECONDS = 2.0
 """For an address that is not the last one of its name."""
-_READ_BYTES = 1 << 16
 
 
 class Refused(Exception):
@@ -220,7 +219,7 @@ async def _receive(connection: socket.socket, lines: Lines) -> Message | None:
     received: list[Message] = []
     while not received:
         await anyio.wait_readable(connection)
-        data = connection.recv(_READ_BYTES)
+        data = connection.recv(lines.limit)
         if not data:
             return None
         received = lines.feed(data)

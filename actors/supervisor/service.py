@@ -55,6 +55,8 @@ _SETTLE_SECONDS = 30.0
 _REJOIN_SECONDS = 5.0
 """For which a supervisor waits at least for hosts that had joined the one before: they look into the bucket
 each second, and ask it for what they serve."""
+FOLLOWS_AFTER = 1.5
+"""Leases that may pass until a supervisor that stands by has followed one that died."""
 _PORT_MAX = 65_535
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 
@@ -266,6 +268,17 @@ def _check_control_port(options: ServiceOptions, address: str) -> None:
         bind(address, port, "the setting server.control_port").close()
 
 
+def warn_of_lease(server: ServerConfig) -> None:
+    """If the hosts that joined give up before another supervisor can follow one that died (rules D3, V4)."""
+    if FOLLOWS_AFTER * server.lease >= server.orphan_grace:
+        _log.warning(
+            "lease_outlasts_hosts",
+            lease=server.lease,
+            orphan_grace=server.orphan_grace,
+            advice=f"set server.orphan_grace above {FOLLOWS_AFTER * server.lease:g} s, or server.lease lower",
+        )
+
+
 async def _open_joins(
     options: ServiceOptions, store: ServedStore, term: Term, address: str, world: World
 ) -> Joins | None:
@@ -274,6 +287,7 @@ async def _open_joins(
         return None
 
     _check_control_port(options, address)
+    warn_of_lease(options.config.server)
     port = options.config.server.control_port
     # An address and no name: there is one.
     [listener] = (await anyio.create_tcp_listener(local_host=address, local_port=port)).listeners

@@ -17,7 +17,6 @@ import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NoReturn
 
 import anyio
 import anyio.abc
@@ -150,7 +149,7 @@ async def listen(path: str) -> anyio.abc.SocketListener:
 
 async def accept_each(
     listener: anyio.abc.SocketListener, talk: Callable[[anyio.abc.SocketStream], Awaitable[None]]
-) -> NoReturn:
+) -> None:
     """``talk`` on each connection. One that fails unexpectedly ends alone, and one that cannot be accepted
     waits: the supervisor outlives both (V6)."""
 
@@ -238,7 +237,8 @@ class Connection:
         malformed."""
         while not self._received:
             try:
-                data = await self._stream.receive(_READ_BYTES)
+                # V12: before the proof no more than it has: each line costs more to decode than to send.
+                data = await self._stream.receive(min(_READ_BYTES, self._lines.limit))
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return None
             self._received.extend(self._lines.feed(data))

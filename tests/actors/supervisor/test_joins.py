@@ -7,6 +7,7 @@ import errno
 import resource
 import socket
 import struct
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -23,7 +24,7 @@ from tierlog.actors.gateway.wire.errors import Conflict
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor import joins, supervisor
 from tierlog.actors.supervisor.admin import LIMITS, make_admin_app
-from tierlog.actors.supervisor.control import channel
+from tierlog.actors.supervisor.control import channel, messages
 from tierlog.actors.supervisor.control.channel import Connection
 from tierlog.actors.supervisor.control.messages import (
     OLDEST,
@@ -38,7 +39,9 @@ from tierlog.actors.supervisor.control.messages import (
     Owners,
     Refuse,
     Welcome,
+    encode,
 )
+from tierlog.actors.supervisor.control.proof import PROOF_BYTES_MAX
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
@@ -104,6 +107,28 @@ async def test_v12_what_comes_before_the_proof_is_bounded(monkeypatch: pytest.Mo
             await line.stream.send(b"x" * 2000)
             with anyio.fail_after(scaled(10)):
                 assert await line.receive() is None
+
+
+async def test_v12_few_lines_are_decoded_before_the_first_one_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded = 0
+
+    def decode(line: bytes) -> Message:
+        nonlocal decoded
+        decoded += 1
+        return real(line)
+
+    real = messages.decode
+    monkeypatch.setattr(messages, "decode", decode)
+    async with joinable(Bucket()) as found:
+        stream = await anyio.connect_tcp("127.0.0.1", (await found.record()).port)
+        async with stream:
+            await stream.send(encode(Closed(0)) * 2000)
+            with anyio.fail_after(scaled(10)), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    await stream.receive()
+        assert 0 < decoded <= PROOF_BYTES_MAX
 
 
 async def test_v12_the_time_before_the_proof_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

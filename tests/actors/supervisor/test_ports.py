@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from tierlog import InvalidArgument
 from tierlog.actors.settings.configuration import ServerConfig
-from tierlog.actors.supervisor.service import check_advertised, check_host_ports, listen_of
+from tierlog.actors.supervisor.service import (
+    check_advertised,
+    check_host_ports,
+    listen_of,
+    warn_of_lease,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +58,13 @@ def test_an_empty_address_is_not_the_default() -> None:
 def test_an_address_that_clients_could_not_reach_is_refused(address: str, advertise: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         check_advertised(address, advertise)
+
+
+@pytest.mark.parametrize(("lease", "warns"), [(15.0, False), (39.0, False), (40.0, True)])
+def test_v4_a_lease_that_outlasts_the_hosts_without_a_supervisor_is_warned_of(
+    caplog: pytest.LogCaptureFixture, lease: float, warns: bool
+) -> None:
+    """All hosts that joined would close their containers before a standby can follow."""
+    with caplog.at_level(logging.WARNING, logger="tierlog.service"):
+        warn_of_lease(ServerConfig(lease=lease, orphan_grace=60.0))
+    assert ("lease_outlasts_hosts" in caplog.text) is warns
