@@ -375,8 +375,8 @@ class ContainerMap(Struct, frozen=True):
 
     def second_hand(self) -> ContainerMap:
         """As a server knows it that is not sure: it ends no client's search (rule H21)."""
-        told = tuple(ContainerAssignment(each.container, each.url, None) for each in self.containers)
-        return msgspec.structs.replace(self, containers=told)
+        entries = tuple(ContainerAssignment(each.container, each.url, None) for each in self.containers)
+        return msgspec.structs.replace(self, containers=entries)
 
     def behind_one_port(self) -> ContainerMap:
         """Without the hosts' URLs: clients reach all containers through the address that they use."""

@@ -109,7 +109,7 @@ async def test_v12_what_comes_before_the_proof_is_bounded(monkeypatch: pytest.Mo
                 assert await line.receive() is None
 
 
-async def test_v12_few_lines_are_decoded_before_the_first_one_is_judged(
+async def test_v12_few_lines_are_decoded_before_the_first_one_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded = 0

@@ -183,7 +183,7 @@ AWAY = [Unavailable("nobody answers"), OutcomeUnknown("no answer"), StorageFull(
 class Away(ObjectCoordination):
     """The bucket is away, or full, the first times that ``name`` is asked for."""
 
-    def __init__(self, bucket: Bucket, name: str, answers: list[Exception]) -> None:
+    def __init__(self, bucket: Bucket, name: str, answers: Sequence[Exception]) -> None:
         super().__init__(MemoryObjects(bucket), "", WORLD)
         self._name = name
         self.answers = list(answers)
