@@ -332,7 +332,7 @@ class _Answered:
                 # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
                 # has taken that away already.
                 raise httpx.ConnectError("the connection was reset") from error
-            raise
+            raise httpx.ReadError(str(error)) from error
 
     async def __aexit__(self, *_: object) -> None:
         assert self._answer is not None
