@@ -121,7 +121,7 @@ class AdminContext(ServerContext):
         if forwards:
             from ..gateway.server.forwarding import Forwarder  # takes 0.1 s
 
-            self.forwarder = Forwarder(lambda index: supervisor.map().containers[index].url, tracing=tracing)
+            self.forwarder = Forwarder(supervisor.url_of, tracing=tracing)
 
     async def run(self) -> None:
         if self.forwarder is not None:
@@ -379,7 +379,7 @@ async def _redirect_container(call: AdminCall) -> Answer | None:
 
 async def _redirect(call: AdminCall, index: int, *, parks: bool = False) -> Answer | None:
     supervisor, path = call.server.supervisor, call.scope["path"]
-    url = supervisor.map().containers[index].url
+    url = supervisor.url_of(index)
     if url is None:
         raise Unavailable(supervisor.fleet.assignments[index].absence)
 

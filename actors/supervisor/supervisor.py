@@ -61,7 +61,7 @@ from .control.messages import (
     Message,
     Open,
     Opened,
-    Owners,
+    OwnersLines,
     ProtocolError,
     Refuse,
     Unanswered,
@@ -77,9 +77,9 @@ from .statistics import (
     HostFacts,
     View,
     container_map,
+    map_end,
+    owner_url,
     owners,
-    requests_of,
-    storage_health,
 )
 from .term import Term, superseded
 
@@ -90,6 +90,8 @@ _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""
 GREETING_SECONDS = 0.5
 """Between two messages to a host that joined, by which it knows that this supervisor is there."""
+_OWNERS_SECONDS = 0.1
+"""Between two rounds of telling the hosts which containers have other owners: each goes to all of them."""
 _LATE = 0.02
 """Seconds that the supervisor may be late without extending the hosts' deadlines."""
 
@@ -143,6 +145,13 @@ class Supervisor:
         self._watched: set[HostProcess] = set()
         self._connections: dict[str, Connection] = {}
         self._owners: dict[int, tuple[str, int]] = {}
+        self._moved: set[int] = set()
+        """Containers whose owners the hosts do not know yet."""
+        self._uninformed: set[str] = set()
+        """Hosts that have been told of no owners yet."""
+        self._owners_changed = anyio.Event()
+        self._map: ContainerMap | None = None
+        self._map_known: tuple[int, int, float] = (0, 0, 0)
         self._stops = 0
         self._loop_lag = LoopLag()
         self._planned = math.inf
@@ -172,6 +181,7 @@ class Supervisor:
                 self._tasks.start_soon(self._joins.publish)
                 self._tasks.start_soon(self._greet_joined)
             self._tasks.start_soon(self._run_timers)
+            self._tasks.start_soon(self._tell_owners)
             self._tasks.start_soon(self._loop_lag.watch)
             self._tasks.start_soon(self._check_term)
             self._begin()
@@ -233,9 +243,8 @@ class Supervisor:
     @property
     def is_ready(self) -> bool:
         """Whether every container is served."""
-        return not self._stops and all(
-            assignment.phase is AssignmentPhase.SERVING for assignment in self.fleet.assignments
-        )
+        assignments = self.fleet.assignments
+        return not self._stops and assignments.count(AssignmentPhase.SERVING) == len(assignments)
 
     @property
     def is_stopping(self) -> bool:
@@ -244,10 +253,7 @@ class Supervisor:
     @property
     def is_settled(self) -> bool:
         """Whether every container is served, fenced or quarantined."""
-        return all(
-            assignment.phase is AssignmentPhase.SERVING or assignment.is_withheld
-            for assignment in self.fleet.assignments
-        )
+        return not self.fleet.assignments.unserved
 
     async def wait_settled(self) -> None:
         await self._settled.wait()
@@ -268,9 +274,17 @@ class Supervisor:
         )
 
     def map(self) -> ContainerMap:
-        return container_map(
-            self.fleet, self.map_version, self._options.append_bytes_max, anyio.current_time()
-        )
+        now, assignments = anyio.current_time(), self.fleet.assignments
+        steps, version, until = self._map_known
+        # Each refused request of a client asks for it.
+        if self._map is None or (steps, version) != (assignments.steps, self.map_version) or now >= until:
+            self._map = container_map(self.fleet, self.map_version, self._options.append_bytes_max, now)
+            self._map_known = (assignments.steps, self.map_version, map_end(self.fleet, now))
+        return self._map
+
+    def url_of(self, index: int) -> str | None:
+        """The URL of the container's host; None while none serves it."""
+        return owner_url(self.fleet, index) or None
 
     # --- an operator's orders --------------------------------------------------------------------
 
@@ -359,31 +373,50 @@ class Supervisor:
             case CloseContainer(host, index, request):
                 self._send(host, Close(term, index, request))
 
-    def _send(self, host: str, order: Open | Close | Drain | Owners) -> None:
+    def _send(self, host: str, order: Open | Close | Drain) -> None:
         connection = self._connections.get(host)
         if connection is not None:
             connection.send(order)  # A lost connection is reported to the fleet, which decides again.
 
     def _publish(self) -> None:
         now = anyio.current_time()
-        self.failover_times.note(self.fleet.assignments, now)
-        served = {
-            assignment.index: (assignment.host, assignment.epoch)
-            for assignment in self.fleet.assignments
-            if assignment.phase is AssignmentPhase.SERVING
-        }
-        if served != self._owners:
-            self._owners = served
+        moved = False
+        for index in sorted(self.fleet.assignments.changed):
+            assignment = self.fleet.assignments[index]
+            self.failover_times.note(assignment, now)
+            is_served = assignment.phase is AssignmentPhase.SERVING
+            owner = (assignment.host, assignment.epoch) if is_served else None
+            if owner != self._owners.pop(index, None):
+                self._moved.add(index)
+                moved = True
+            if owner is not None:
+                self._owners[index] = owner
+        self.fleet.assignments.changed.clear()
+        if moved:
             self.map_version += 1
             # Replaced before it is set: whoever wakes and waits again must find the next one.
             changed, self.changed = self.changed, anyio.Event()
             changed.set()
-            for host in self._connections:
-                self._send(host, Owners(owners(self.fleet)))
+            self._owners_changed.set()
         if self._joins is not None:
             self._joins.note([host.id for host in self.fleet.hosts.values() if host.joined])
         if self.is_settled:
             self._settled.set()
+
+    async def _tell_owners(self) -> None:
+        """Tell all hosts of the owners that have changed, again and again."""
+        while True:
+            await self._owners_changed.wait()
+            self._owners_changed = anyio.Event()
+            moved, self._moved = self._moved, set()
+            uninformed, self._uninformed = self._uninformed, set()
+            # Each is encoded once for all hosts, and only if one needs it.
+            urls = {index: owner_url(self.fleet, index) for index in sorted(moved)}
+            lines = OwnersLines(partial(owners, self.fleet), urls)
+            for host, connection in self._connections.items():
+                for line in lines.of(connection.version, is_new=host in uninformed):
+                    connection.send_line(line)
+            await anyio.sleep(_OWNERS_SECONDS)
 
     # --- processes -------------------------------------------------------------------------------
 
@@ -473,7 +506,8 @@ class Supervisor:
             earlier.close()
         # The first message: a host obeys nothing before its welcome.
         connection.send(self._welcome(connection.version))
-        connection.send(Owners(owners(self.fleet)))
+        self._uninformed.add(host)
+        self._owners_changed.set()
         # What it has is not in the message if it is a child of an earlier version.
         machine = hello.machine if joined else socket.gethostname()
         commands = self.fleet.hello(
@@ -555,13 +589,8 @@ class Supervisor:
 
     def _handle_heartbeat(self, host: str, beat: Heartbeat, now: float) -> None:
         commands = self.fleet.heartbeat(host, beat.lag, now)
-        containers = beat.statistics.get("containers")
-        if isinstance(containers, dict):
-            self.facts[host].containers = {
-                int(index): facts for index, facts in containers.items() if isinstance(facts, dict)
-            }
-        self.facts[host].storage = storage_health(beat.statistics.get("storage"))
-        self.facts[host].requests = requests_of(beat.statistics.get("requests"))
+        if beat.statistics:
+            self.facts[host].learn(beat.statistics)
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.info("host_drain_requested", host=host)
             commands += self.fleet.drain(host, now)
@@ -612,15 +641,21 @@ class Supervisor:
         """Tick when something is due. At each heartbeat interval, check for frozen hosts and for this loop's
         own lateness."""
         now = anyio.current_time()
+        check_due = now + self._options.heartbeat
         while True:
             # From this round's time on: what the round itself took may be a delay too.
-            self._planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))
+            self._planned = max(now, min(self.fleet.next_due(now), check_due))
             # Before the wait: an event that comes from now on is not lost.
             self._woken = anyio.Event()
             with anyio.move_on_at(self._planned):
                 await self._woken.wait()
             now = self._now()
-            self._check_frozen(now)
+            # Woken by an event, of which there may be thousands a second: only what is due is another.
+            if now < self._planned:
+                continue
+            if now >= check_due:
+                check_due = now + self._options.heartbeat
+                self._check_frozen(now)
             if now >= self.fleet.next_due(now):
                 self._execute(self.fleet.tick(now))
 

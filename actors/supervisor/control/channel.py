@@ -208,12 +208,16 @@ class Connection:
 
     def send(self, order: Order) -> None:
         """Queue an order. If the queue is full because the host does not read, the connection is closed."""
+        self.send_line(encode(order))
+
+    def send_line(self, line: bytes) -> None:
+        """``send`` of an encoded order, which may go to many hosts."""
         # V5: a host that does not read is treated like one that is silent.
         if len(self._waiting) >= QUEUE_MAX:
             self.close()
             return
 
-        self._waiting.append(encode(order))
+        self._waiting.append(line)
         self._more.set()
 
     def close(self) -> None:
