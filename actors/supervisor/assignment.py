@@ -6,7 +6,7 @@ A supervisor of many containers looks for few of them at each event, so no event
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -163,6 +163,7 @@ class Assignments(Sequence[Assignment]):
         self._all = [Assignment(index, self._note, since=now) for index in range(count)]
         self._found: defaultdict[tuple[AssignmentPhase, str], set[int]] = defaultdict(set)
         self._counts = dict.fromkeys(AssignmentPhase, 0)
+        self._loads: Counter[str] = Counter()
         self._pauses: list[tuple[float, int]] = []
         """A heap: when the pauses of those without a host end."""
         self.changed: set[int] = set()
@@ -204,7 +205,7 @@ class Assignments(Sequence[Assignment]):
 
     def load(self, host: str) -> int:
         """How many the host was ordered to serve."""
-        return sum(len(self.of(host, phase)) for phase in HAS_HOST)
+        return self._loads[host]
 
     def held(self, host: str) -> list[Assignment]:
         """Those that the host was ordered to serve."""
@@ -232,9 +233,14 @@ class Assignments(Sequence[Assignment]):
     def _note(self, assignment: Assignment, phase: AssignmentPhase, host: str) -> None:
         found = self._found[phase, host]
         found.discard(assignment.index)
+        # Joined hosts have ever new ids.
         if not found:
-            del self._found[phase, host]  # joined hosts have ever new ids
+            del self._found[phase, host]
         self._counts[phase] -= 1
+        if phase in HAS_HOST:
+            self._loads[host] -= 1
+            if not self._loads[host]:
+                del self._loads[host]
         self._add(assignment)
         self.changed.add(assignment.index)
         self.steps += 1
@@ -242,5 +248,7 @@ class Assignments(Sequence[Assignment]):
     def _add(self, assignment: Assignment) -> None:
         self._found[assignment.phase, assignment.host].add(assignment.index)
         self._counts[assignment.phase] += 1
+        if assignment.has_host:
+            self._loads[assignment.host] += 1
         if assignment.phase is AssignmentPhase.UNASSIGNED:
             self.wait(assignment)

@@ -22,7 +22,7 @@ import attrs
 from ..kernel.backoff import Backoff
 from ..kernel.exits import ExitKind
 from .assignment import HAS_HOST, Assignment, AssignmentEvent, AssignmentPhase, Assignments
-from .commands import CloseContainer, Command, DrainHost, ForgetHost, KillHost, SpawnHost
+from .commands import CloseContainer, Command, CutHost, DrainHost, ForgetHost, KillHost, SpawnHost
 from .hosts import Host, HostEvent, HostPhase, joined_id_refusal
 from .placement import Placement
 
@@ -134,6 +134,8 @@ class Fleet:
         if host.killed:
             return [KillHost(host_id, pid)]
 
+        if (host.pid, host.instance) != (pid, instance):
+            self._placement.trust(host_id)
         host.pid, host.url, host.last_heard = pid, url, now
         host.instance, host.machine = instance, machine
         host.step(HostEvent.HELLO, now)
@@ -244,6 +246,7 @@ class Fleet:
         # What was tried before says nothing about this ownership.
         assignment.epoch, assignment.failures, assignment.reason = epoch, 0, ""
         assignment.step(AssignmentEvent.OPENED, now)
+        self._placement.trust(host_id)
         return self._next_orders(now)
 
     def failed(
@@ -329,7 +332,9 @@ class Fleet:
         match host.phase:
             # Its containers go elsewhere first; it is killed or forgotten if it stays silent.
             case HostPhase.STARTING | HostPhase.SERVING:
-                return self._silence(host, now)
+                # V2: what waits on its way would fence the next owners.
+                cut = [CutHost(host.id)] if host.joined else []
+                return [*cut, *self._silence(host, now)]
             case _ if host.joined:
                 return self._forget(host, now)
             case HostPhase.DOWN:

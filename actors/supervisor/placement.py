@@ -37,7 +37,7 @@ class Placement:
         """Those whose pause has ended and that no host could take."""
         self._pinned: set[int] = set()
         self._troubled: dict[str, float] = {}
-        """Hosts on which an opening failed, and until when containers avoid them."""
+        """Hosts on which an opening failed, and none succeeded since: until when they get no moves."""
         self.failovers = 0
         self.not_before = float("-inf")
         """No orders before this time: hosts of an earlier supervisor may still report what they serve."""
@@ -61,6 +61,10 @@ class Placement:
         """It failed on its host."""
         assignment.failed_on, assignment.avoided_until = assignment.host, now + AVOIDED_SECONDS
         self._troubled[assignment.host] = assignment.avoided_until
+
+    def trust(self, host_id: str) -> None:
+        """It opened a container, or is another process now."""
+        self._troubled.pop(host_id, None)
 
     def dues(self) -> Iterator[float]:
         """When the pauses end that had not ended at the last ``orders``."""
@@ -101,7 +105,7 @@ class Placement:
             yield from self._openings(accepting, pins, Room(loads, targets), now)
         # V9: a move interrupts a container, and those that have no host at all go first.
         elif moves > 0:
-            for assignment in islice(self._misplaced(pins, loads, targets), moves):
+            for assignment in islice(self._misplaced(pins, loads, targets, now), moves):
                 self._requests += 1
                 assignment.step(AssignmentEvent.CLOSE_ORDERED, now)
                 yield CloseContainer(assignment.host, assignment.index, self._requests)
@@ -164,10 +168,10 @@ class Placement:
         return OpenContainer(host_id, assignment.index, assignment.request)
 
     def _misplaced(
-        self, pins: Mapping[int, str], loads: Mapping[str, int], targets: Mapping[str, int]
+        self, pins: Mapping[int, str], loads: Mapping[str, int], targets: Mapping[str, int], now: float
     ) -> Iterator[Assignment]:
         """Those that are served, and should be elsewhere."""
-        serving = AssignmentPhase.SERVING
+        serving, accepting = AssignmentPhase.SERVING, list(loads)
         for index, host in sorted(pins.items()):
             if self._assignments[index].phase is serving and self._assignments[index].host != host:
                 yield self._assignments[index]
@@ -177,16 +181,21 @@ class Placement:
                     if index not in pins:
                         yield self._assignments[index]
         # V8: a host on which openings fail gets no other containers for balance.
-        room = sum(
-            targets[host] - load
+        room = {
+            host: targets[host] - load
             for host, load in loads.items()
             if load < targets[host] and host not in self._troubled
-        ) - self._assignments.count(AssignmentPhase.CLOSING)
+        }
+        left = sum(room.values()) - self._assignments.count(AssignmentPhase.CLOSING)
         for host, load in loads.items():
             closing = self._assignments.of(host, AssignmentPhase.CLOSING)
-            excess = min(room, load - targets[host] - sum(index not in pins for index in closing))
-            if excess > 0:
-                unpinned = sorted(self._assignments.of(host, serving) - pins.keys(), reverse=True)
-                for index in unpinned[:excess]:
+            excess = load - targets[host] - sum(index not in pins for index in closing)
+            if excess <= 0 or left <= 0:
+                continue
+            for index in sorted(self._assignments.of(host, serving) - pins.keys(), reverse=True):
+                # One that avoids all the room there is would be moved again and again.
+                if left > room.get(self._avoided(self._assignments[index], accepting, now), 0):
                     yield self._assignments[index]
-                room -= excess
+                    excess, left = excess - 1, left - 1
+                if excess <= 0 or left <= 0:
+                    break

@@ -42,6 +42,7 @@ from .assignment import AssignmentPhase
 from .commands import (
     CloseContainer,
     Command,
+    CutHost,
     DrainHost,
     ForgetHost,
     KillHost,
@@ -361,11 +362,12 @@ class Supervisor:
             case KillHost(host, pid):
                 for process in [each for each in self._watched if each.pid == pid]:
                     process.kill()
-            case ForgetHost(host):
-                self.facts.pop(host, None)
+            case ForgetHost(host) | CutHost(host):
+                if host not in self.fleet.hosts:
+                    self.facts.pop(host, None)
                 # V11: it finds that, and joins again.
                 if (connection := self._connections.pop(host, None)) is not None:
-                    connection.close()
+                    connection.abort()
             case DrainHost(host):
                 self._send(host, Drain(term))
             case OpenContainer(host, index, request):

@@ -48,6 +48,7 @@ QUEUE_MAX = 10_000
 HELLO_SECONDS = 5.0
 _READ_BYTES = 1 << 16
 _PEER = struct.Struct("3i")
+_LINGER = struct.Struct("ii")
 
 
 def control_path(store_id: bytes, folder: str, environment: Mapping[str, str]) -> str:
@@ -152,8 +153,8 @@ class Connection:
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
-        raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
-        self.peer = 0 if raw is None else peer_pid(raw)
+        self._raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
+        self.peer = 0 if self._raw is None else peer_pid(self._raw)
         """The process at the other end; 0 if the system does not report it."""
         self.version = 0
         """The version of the protocol that both speak; 0 before hello."""
@@ -223,6 +224,14 @@ class Connection:
     def close(self) -> None:
         """End the connection: cancels ``scope``."""
         self._scope.cancel()
+
+    def abort(self) -> None:
+        """``close``, so that nothing arrives any more of what has not arrived yet."""
+        self._waiting.clear()
+        if self._raw is not None:
+            # The system drops what the other side has not confirmed; else it would send it when it can.
+            self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
+        self.close()
 
     async def write(self) -> None:
         """Write what ``send`` queues, until ``finish`` or the connection's end."""

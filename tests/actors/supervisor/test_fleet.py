@@ -186,6 +186,22 @@ def test_v8_a_host_on_which_openings_fail_gets_no_others_for_balance() -> None:
     assert sorted(Counter(world.owners.values()).values()) == [10] * 4
 
 
+def test_v8_a_container_that_avoids_the_only_host_with_room_stays() -> None:
+    """It would be closed for balance, and opened on a host that has its share: again and again."""
+    world = machine(containers=40, hosts=4)
+    avoiding = world.fleet.assignments.held("host-0")[-1]
+    world.do(world.fleet.ended("host-0", avoiding.index, "failed", "too many open files", world.now))
+    world.run(1)
+    other = world.fleet.assignments.held("host-0")[0].index
+    world.do(world.fleet.move(other, "host-1", world.now))
+    world.run(1)
+    world.do(world.fleet.move(other, "host-0", world.now))
+    world.run(1)
+    opens = world.count(OpenContainer)
+    world.run(100)
+    assert (world.count(OpenContainer), avoiding.host != "host-0") == (opens, True)
+
+
 def test_a_restarted_supervisor_adopts_its_hosts_and_moves_nothing() -> None:
     world = machine()
     before, opens = world.owners, world.count(OpenContainer)
