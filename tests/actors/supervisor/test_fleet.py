@@ -3,6 +3,7 @@ commands (rules V2 to V9)."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from random import Random
 
@@ -447,6 +448,30 @@ def test_after_any_failure_every_container_is_served_by_one_live_host_again(
     assert {assignment.index: assignment.host for assignment in world.fleet.assignments} == world.owners
     loads = [list(world.owners.values()).count(host) for host in world.alive]
     assert max(loads) - min(loads) <= 1
+
+
+def test_an_event_costs_no_scan_of_all_containers() -> None:
+    """Fifty times as many containers on as many hosts: an answer costs hardly more."""
+    few, many = (least_cost(containers) for containers in (400, 20_000))
+    assert many < 10 * few, (few, many)
+
+
+def least_cost(containers: int) -> float:
+    """Seconds for ten answers of hosts, the fastest of several times."""
+    fleet = Fleet(containers, [f"host-{index}" for index in range(20)], OPTIONS, Random(0), 0)
+    fleet.start_at_once(0)
+    opens: list[OpenContainer] = []
+    for host in list(fleet.hosts):
+        commands = fleet.hello(host, 1, f"http://{host}", {}, 0)
+        opens += (each for each in commands if isinstance(each, OpenContainer))
+    costs = []
+    for begin in range(0, 200, 10):
+        began = time.thread_time()
+        for each in opens[begin : begin + 10]:
+            fleet.opened(each.host, each.index, each.request, 1, 0.1)
+            fleet.next_due(0.1)
+        costs.append(time.thread_time() - began)
+    return min(costs)
 
 
 def test_the_tables() -> None:

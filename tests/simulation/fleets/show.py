@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 
 import attrs
@@ -19,6 +20,8 @@ _COLUMNS = ("event", "owned", "balanced", "moves", "least", "longest step", "to 
 
 def show_fleets(seeds: Iterable[int], size: Size, *, quiet: bool, as_json: bool) -> int:
     """Run them, and print what happened. Returns the exit code."""
+    # What supervisors say of all that befalls them.
+    logging.getLogger("tierlog").addHandler(logging.NullHandler())
     failed = 0
     for seed in seeds:
         try:
