@@ -185,7 +185,7 @@ class Assignments(Sequence[Assignment]):
     def __getitem__(self, index: int | slice) -> Assignment | list[Assignment]:
         return self._all[index]
 
-    def count(self, phase: AssignmentPhase) -> int:  # type: ignore[override]
+    def count(self, phase: AssignmentPhase) -> int:
         """How many are in the phase."""
         return self._counts[phase]
 

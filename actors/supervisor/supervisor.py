@@ -62,7 +62,6 @@ from .control.messages import (
     Message,
     Open,
     Opened,
-    OwnersLines,
     ProtocolError,
     Refuse,
     Unanswered,
@@ -72,6 +71,7 @@ from .control.messages import (
 from .fleet import Fleet, FleetOptions
 from .hosts import HostPhase
 from .joins import Joins
+from .owner_news import OwnerNews
 from .processes import HostProcess, spawn
 from .statistics import (
     FailoverTimes,
@@ -80,7 +80,6 @@ from .statistics import (
     container_map,
     map_end,
     owner_url,
-    owners,
 )
 from .term import Term, superseded
 
@@ -91,8 +90,6 @@ _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""
 GREETING_SECONDS = 0.5
 """Between two messages to a host that joined, by which it knows that this supervisor is there."""
-_OWNERS_SECONDS = 0.1
-"""Between two rounds of telling the hosts which containers have other owners: each goes to all of them."""
 _LATE = 0.02
 """Seconds that the supervisor may be late without extending the hosts' deadlines."""
 
@@ -146,11 +143,7 @@ class Supervisor:
         self._watched: set[HostProcess] = set()
         self._connections: dict[str, Connection] = {}
         self._owners: dict[int, tuple[str, int]] = {}
-        self._moved: set[int] = set()
-        """Containers whose owners the hosts do not know yet."""
-        self._uninformed: set[str] = set()
-        """Hosts that have been told of no owners yet."""
-        self._owners_changed = anyio.Event()
+        self._news = OwnerNews(self.fleet, self._connections)
         self._map: ContainerMap | None = None
         self._map_known: tuple[int, int, float] = (0, 0, 0)
         self._stops = 0
@@ -182,7 +175,7 @@ class Supervisor:
                 self._tasks.start_soon(self._joins.publish)
                 self._tasks.start_soon(self._greet_joined)
             self._tasks.start_soon(self._run_timers)
-            self._tasks.start_soon(self._tell_owners)
+            self._tasks.start_soon(self._news.run)
             self._tasks.start_soon(self._loop_lag.watch)
             self._tasks.start_soon(self._check_term)
             self._begin()
@@ -382,15 +375,14 @@ class Supervisor:
 
     def _publish(self) -> None:
         now = anyio.current_time()
-        moved = False
+        moved = set()
         for index in sorted(self.fleet.assignments.changed):
             assignment = self.fleet.assignments[index]
             self.failover_times.note(assignment, now)
             is_served = assignment.phase is AssignmentPhase.SERVING
             owner = (assignment.host, assignment.epoch) if is_served else None
             if owner != self._owners.pop(index, None):
-                self._moved.add(index)
-                moved = True
+                moved.add(index)
             if owner is not None:
                 self._owners[index] = owner
         self.fleet.assignments.changed.clear()
@@ -399,26 +391,11 @@ class Supervisor:
             # Replaced before it is set: whoever wakes and waits again must find the next one.
             changed, self.changed = self.changed, anyio.Event()
             changed.set()
-            self._owners_changed.set()
+            self._news.note_moved(moved)
         if self._joins is not None:
             self._joins.note([host.id for host in self.fleet.hosts.values() if host.joined])
         if self.is_settled:
             self._settled.set()
-
-    async def _tell_owners(self) -> None:
-        """Tell all hosts of the owners that have changed, again and again."""
-        while True:
-            await self._owners_changed.wait()
-            self._owners_changed = anyio.Event()
-            moved, self._moved = self._moved, set()
-            uninformed, self._uninformed = self._uninformed, set()
-            # Each is encoded once for all hosts, and only if one needs it.
-            urls = {index: owner_url(self.fleet, index) for index in sorted(moved)}
-            lines = OwnersLines(partial(owners, self.fleet), urls)
-            for host, connection in self._connections.items():
-                for line in lines.of(connection.version, is_new=host in uninformed):
-                    connection.send_line(line)
-            await anyio.sleep(_OWNERS_SECONDS)
 
     # --- processes -------------------------------------------------------------------------------
 
@@ -508,8 +485,7 @@ class Supervisor:
             earlier.close()
         # The first message: a host obeys nothing before its welcome.
         connection.send(self._welcome(connection.version))
-        self._uninformed.add(host)
-        self._owners_changed.set()
+        self._news.note_hello(host)
         # What it has is not in the message if it is a child of an earlier version.
         machine = hello.machine if joined else socket.gethostname()
         commands = self.fleet.hello(

@@ -72,6 +72,13 @@ def _one(name: str, text: str, **settings: Any) -> Any:
     return typer.Option(name, help=text, rich_help_panel="One seed again", **settings)
 
 
+_FLEET: Any = typer.Option(
+    "--fleet",
+    metavar="HOSTS:CONTAINERS",
+    help="In place of stores, a fleet of so many hosts, and its supervisors.",
+)
+
+
 def simulate(
     count: Annotated[int | None, _many("--count", "Number of fresh seeds.", min=1)] = None,
     minutes: Annotated[
@@ -102,15 +109,7 @@ def simulate(
         float,
         typer.Option("--seed-seconds", min=1, help="A seed that takes longer in real time is a violation."),
     ] = SEED_SECONDS_MAX,
-    fleet: Annotated[
-        str | None,
-        typer.Option(
-            "--fleet",
-            metavar="HOSTS:CONTAINERS",
-            help="In place of stores, a fleet of so many hosts and its supervisors; with --seed, --seeds or "
-            "--count.",
-        ),
-    ] = None,
+    fleet: Annotated[str | None, _FLEET] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print failing seeds only.")] = False,
     json: Json = False,
 ) -> None:
@@ -143,9 +142,12 @@ def simulate(
         json=json,
         fleet=None if fleet is None else _fleet(fleet),
     )
-    if request.fleet is not None:
-        _check_fleet(request)
+    _check_fleet(request)
     interrupt_once()
+    _run_or_fail(request)
+
+
+def _run_or_fail(request: Request) -> None:
     try:
         raise typer.Exit(run(request))
     except WorkersCannotStart as error:
@@ -195,6 +197,9 @@ def _fleet(text: str) -> tuple[int, int]:
 
 
 def _check_fleet(request: Request) -> None:
+    if request.fleet is None:
+        return
+
     idle = attrs.evolve(request, fleet=None, seed=None, seeds=None, count=None, quiet=False, json=False)
     if idle != Request(shrink_seconds=request.shrink_seconds):
         raise typer.BadParameter("--fleet takes --seed, --seeds, --count, --quiet and --json only")

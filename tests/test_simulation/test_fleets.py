@@ -11,11 +11,9 @@ from simulation.fleets.world import FULL, SMALL, Episode
 
 from support.patience import scaled
 
-UNTIMED = {"worst_step": 0.0, "cpu": 0.0}
-
 
 def untimed(report: Report) -> list[Episode]:
-    return [attrs.evolve(episode, **UNTIMED) for episode in report.episodes]
+    return [attrs.evolve(episode, worst_step=0.0, cpu=0.0) for episode in report.episodes]
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -232,7 +232,7 @@ def encode(message: Message) -> bytes:
 
 
 class OwnersLines:
-    """What hosts are told of owners: each line is encoded once for all of them, and only if one needs it."""
+    """What hosts are sent of owners: each line is encoded once for all of them, and only if one needs it."""
 
     def __init__(self, known: Callable[[], Mapping[int, str]], changes: Mapping[int, str]) -> None:
         """``known``: the URLs of all owners. ``changes``: of those that are new; empty of who lost it."""
@@ -240,7 +240,7 @@ class OwnersLines:
         self._changes = changes
 
     def of(self, version: int, *, is_new: bool) -> Sequence[bytes]:
-        """For a host that speaks ``version``. ``is_new``: it has been told of no owner yet."""
+        """For a host that speaks ``version``. ``is_new``: it was sent no owners yet."""
         if not is_new and not self._changes:
             return ()
         if version < _PARTS_SINCE:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.abc
@@ -280,7 +281,7 @@ async def test_v2_what_has_not_arrived_when_a_connection_is_aborted_never_does()
     port = server.extra(anyio.abc.SocketAttribute.local_port)
     async with server:
         with socket.create_connection(("127.0.0.1", port), timeout=scaled(10)) as host:
-            async with await server.listeners[0].accept() as stream:
+            async with await cast(anyio.abc.SocketListener, server.listeners[0]).accept() as stream:
                 connection = Connection(stream)
                 with connection.scope:
                     connection.send(Drain(1))

@@ -62,9 +62,9 @@ async def test_a_host_that_proved_itself_is_welcomed_and_gets_orders() -> None:
                 await line.send(Opened(index, order.request, 1))
             known: dict[int, str] = {}
             while len(known) < 2:
-                told = owners.pop(0) if owners else await line.receive()
-                assert isinstance(told, Owners)
-                known = {**known, **told.urls}
+                news = owners.pop(0) if owners else await line.receive()
+                assert isinstance(news, Owners)
+                known = {**known, **news.urls}
             assert known == {0: "http://a", 1: "http://a"}
             await until(lambda: found.supervisor.is_ready)
             [host] = found.supervisor.view().document()["hosts"]

@@ -120,7 +120,7 @@ class SimulatedHost(HostEnd):
         *,
         is_curious: bool,
     ) -> None:
-        """``number`` differs between all processes. ``is_curious``: it keeps what it is told of owners."""
+        """``number`` differs between all processes. ``is_curious``: it keeps the owners that it is sent."""
         self.id = host_id
         self.machine = machine
         self.number = number
@@ -356,7 +356,7 @@ class SimulatedHost(HostEnd):
     def _draw(self, median: float) -> float:
         return median * self._random.lognormvariate(0, self._timing.spread)
 
-    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+    def _after(self, seconds: float, act: Callable[[], object]) -> None:
         def if_alive() -> None:
             if self.is_alive:
                 act()

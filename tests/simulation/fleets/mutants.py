@@ -67,7 +67,7 @@ def orders_survive_a_partition(plant: Planter) -> None:
 
 
 @_shows("V13", RACK_ADDED)
-def a_new_host_is_told_only_what_changes(plant: Planter) -> None:
+def a_new_host_is_sent_only_what_changes(plant: Planter) -> None:
     """It sends clients to owners that it does not know."""
 
     def of(original: object, self: OwnersLines, version: int, *, is_new: bool) -> Sequence[bytes]:

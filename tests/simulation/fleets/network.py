@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -187,7 +187,7 @@ class Listener(anyio.abc.Listener[Any]):
         self._more.set()
 
     async def serve(
-        self, handler: Callable[[Any], Awaitable[Any]], task_group: anyio.abc.TaskGroup | None = None
+        self, handler: Callable[[Any], Any], task_group: anyio.abc.TaskGroup | None = None
     ) -> None:
         async with anyio.create_task_group() as tasks:
             while True:
@@ -249,7 +249,7 @@ class Network:
         return machine in self._cut_off
 
     def darken(self, machine: str) -> None:
-        """Its power is gone: nobody is told."""
+        """Its power is gone: nobody sees that."""
         self._dark.add(machine)
 
     def cut_off(self, machines: set[str]) -> None:

@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 600.0
 """Virtual time in which every container must have an owner again."""
 CURIOUS = 10
-"""How many hosts of the first ones, and in proportion of later ones, keep what they are told of owners."""
+"""How many hosts of the first ones, and in proportion of later ones, keep the owners that they are sent."""
 
 
 @attrs.frozen(kw_only=True)

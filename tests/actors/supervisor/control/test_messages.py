@@ -152,7 +152,7 @@ def test_v13_owners_go_in_parts_of_short_lines_to_who_understands_them() -> None
     assert [decode(line) for line in lines.of(1, is_new=False)] == [Owners(known)]
 
 
-def test_v13_who_knows_all_owners_is_told_nothing_until_one_changes() -> None:
+def test_v13_who_knows_all_owners_is_sent_nothing_until_one_changes() -> None:
     lines = OwnersLines(lambda: {0: "http://h"}, {})
     assert [lines.of(version, is_new=False) for version in (1, 2)] == [(), ()]
     assert [decode(line) for line in OwnersLines(dict, {}).of(2, is_new=True)] == [Owners({})]
