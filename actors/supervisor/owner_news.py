@@ -15,7 +15,7 @@ import anyio
 from .control.channel import Connection
 from .control.messages import OwnersLines
 from .fleet import Fleet
-from .statistics import owner_url, owners
+from .statistics import owners, url_of
 
 PAUSE_SECONDS = 0.1
 
@@ -44,7 +44,7 @@ class OwnerNews:
             self._any = anyio.Event()
             moved, self._moved = self._moved, set()
             new, self._new = self._new, set()
-            changes = {index: owner_url(self._fleet, index) for index in sorted(moved)}
+            changes = {index: url_of(self._fleet, index) or "" for index in sorted(moved)}
             lines = OwnersLines(partial(owners, self._fleet), changes)
             for host, connection in self._connections.items():
                 for line in lines.of(connection.version, is_new=host in new):

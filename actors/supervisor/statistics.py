@@ -172,15 +172,15 @@ def map_end(fleet: Fleet, now: float) -> float:
     return min((end for end in ends if end > now), default=inf)
 
 
-def owner_url(fleet: Fleet, index: int) -> str:
-    """The URL of the container's host; empty while none serves it."""
+def url_of(fleet: Fleet, index: int) -> str | None:
+    """The URL of the container's host; None if none serves it."""
     assignment = fleet.assignments[index]
-    return fleet.hosts[assignment.host].url if assignment.phase is AssignmentPhase.SERVING else ""
+    return fleet.hosts[assignment.host].url if assignment.phase is AssignmentPhase.SERVING else None
 
 
 def owners(fleet: Fleet) -> dict[int, str]:
     """The URL of each container that is served."""
-    found = ((assignment.index, owner_url(fleet, assignment.index)) for assignment in fleet.assignments)
+    found = ((assignment.index, url_of(fleet, assignment.index)) for assignment in fleet.assignments)
     return {index: url for index, url in found if url}
 
 

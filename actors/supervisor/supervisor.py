@@ -79,7 +79,6 @@ from .statistics import (
     View,
     container_map,
     map_end,
-    owner_url,
 )
 from .term import Term, superseded
 
@@ -275,10 +274,6 @@ class Supervisor:
             self._map = container_map(self.fleet, self.map_version, self._options.append_bytes_max, now)
             self._map_known = (assignments.steps, self.map_version, map_end(self.fleet, now))
         return self._map
-
-    def url_of(self, index: int) -> str | None:
-        """The URL of the container's host; None while none serves it."""
-        return owner_url(self.fleet, index) or None
 
     # --- an operator's orders --------------------------------------------------------------------
 
@@ -567,8 +562,10 @@ class Supervisor:
 
     def _handle_heartbeat(self, host: str, beat: Heartbeat, now: float) -> None:
         commands = self.fleet.heartbeat(host, beat.lag, now)
-        if beat.statistics:
-            self.facts[host].learn(beat.statistics)
+        # Those of another build may have another form, and are for people only.
+        with suppress(ValueError, TypeError, OverflowError):
+            if beat.statistics:
+                self.facts[host].learn(beat.statistics)
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.info("host_drain_requested", host=host)
             commands += self.fleet.drain(host, now)

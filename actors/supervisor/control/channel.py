@@ -114,6 +114,14 @@ def peer_pid(connection: socket.socket) -> int:
     return int(pid)
 
 
+def _socket_of(stream: anyio.abc.ByteStream) -> socket.socket | None:
+    try:
+        return stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
+    except AttributeError:
+        # The other side has reset it already: uvloop then takes the socket away, which anyio does not expect.
+        return None
+
+
 async def listen(path: str) -> anyio.abc.SocketListener:
     """Listen at ``path``, for this user only. A socket left there is replaced, and others left in its folder
     are removed. Raises ``Unavailable`` if another process listens there."""
@@ -153,7 +161,7 @@ class Connection:
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
-        self._raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
+        self._raw = _socket_of(stream)
         self.peer = 0 if self._raw is None else peer_pid(self._raw)
         """The process at the other end; 0 if the system does not report it."""
         self.version = 0
