@@ -38,7 +38,7 @@ class Joins:
     def __init__(
         self,
         coordination: Coordination,
-        listener: anyio.abc.SocketListener,
+        listener: anyio.abc.Listener[anyio.abc.SocketStream],
         record: ControlRecord,
         new_nonce: Callable[[], str],
     ) -> None:

@@ -291,7 +291,6 @@ async def _open_joins(
     port = options.config.server.control_port
     # An address and no name: there is one.
     [listener] = (await anyio.create_tcp_listener(local_host=address, local_port=port)).listeners
-    assert isinstance(listener, anyio.abc.SocketListener)
     record = ControlRecord(
         term.number,
         # Two ids: each has 122 bits of the system's randomness.

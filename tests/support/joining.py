@@ -126,7 +126,6 @@ async def joinable(
     store: str = "",
 ) -> AsyncIterator[Joinable]:
     [listener] = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners
-    assert isinstance(listener, anyio.abc.SocketListener)
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     record = ControlRecord(term, WORLD.id_bytes() * 2, "127.0.0.1", port, "node-a", tuple(awaited))
     supervisor = Supervisor(

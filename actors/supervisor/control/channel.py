@@ -147,7 +147,8 @@ async def listen(path: str) -> anyio.abc.SocketListener:
 
 
 async def accept_each(
-    listener: anyio.abc.SocketListener, talk: Callable[[anyio.abc.SocketStream], Awaitable[None]]
+    listener: anyio.abc.Listener[anyio.abc.SocketStream],
+    talk: Callable[[anyio.abc.SocketStream], Awaitable[None]],
 ) -> None:
     """``talk`` on each connection. One that fails unexpectedly ends alone, and one that cannot be accepted
     waits: the supervisor outlives both (V6)."""
@@ -161,13 +162,12 @@ async def accept_each(
     async with listener, anyio.create_task_group() as tasks:
         while True:
             try:
-                stream = await listener.accept()
+                # Those that were accepted go on in these tasks, whatever the next one fails with.
+                await listener.serve(talk_alone, tasks)
             except OSError as error:
                 # The process has no descriptor left, or the other side has gone.
                 _log.warning("connection_not_accepted", error=str(error))
                 await anyio.sleep(_ACCEPT_PAUSE)
-            else:
-                tasks.start_soon(talk_alone, stream)
 
 
 @contextmanager
