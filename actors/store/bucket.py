@@ -25,6 +25,7 @@ from ...journal.log.s3_calls import RepeatedCalls
 from ...journal.log.s3_layout import S3LogOptions
 from ...journal.log.s3_log import S3Log
 from ...journal.manifest.element import CONTAINERS_PREFIX
+from ...journal.manifest.store_record import MOVING_RECORD, being_moved
 from ...storage_backends.base.errors import (
     ConfigError,
     DataCorruption,
@@ -74,6 +75,8 @@ class BucketOpener:
     span: SpanHook | None
     world: World
     files: Files
+    migrates: bool = False
+    """As in ``StoreOpener``."""
     counts: S3RequestCounts = attrs.field(init=False, factory=S3RequestCounts)
     """Of the log's, the records' and the chunks' requests."""
     cache: str = attrs.field(init=False)
@@ -87,7 +90,7 @@ class BucketOpener:
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
         _check_config(self.config, self.location)
-        async with self._connected() as objects:
+        async with self.connected() as objects:
             coordination = ObjectCoordination(objects, "", self.world)
             identity = await identify_in_bucket(objects, coordination, containers, self.config, self.world)
             # Before anybody is fenced.
@@ -100,7 +103,7 @@ class BucketOpener:
     async def served(self, containers: int | None) -> AsyncIterator[tuple[Coordination, StoreIdentity]]:
         """For a supervisor: what its store's processes agree on, and the store's identity."""
         _check_config(self.config, self.location)
-        async with self._connected() as objects:
+        async with self.connected() as objects:
             coordination = ObjectCoordination(objects, "", self.world)
             identity = await identify_in_bucket(objects, coordination, containers, self.config, self.world)
             await self._make_local_folder()
@@ -110,7 +113,7 @@ class BucketOpener:
     async def runtime(self, host_id: str, store_id: str) -> AsyncIterator[ContainerRuntime]:
         """Serve the containers that the body begins, and no others."""
         _check_config(self.config, self.location)
-        async with self._connected(waits=True) as objects:
+        async with self.connected(waits=True) as objects:
             # A host never creates a store, as in a data folder.
             coordination = ObjectCoordination(objects, "", self.world)
             identity = await self._awaited(partial(_existing_identity, coordination))
@@ -146,7 +149,8 @@ class BucketOpener:
         return folder
 
     @asynccontextmanager
-    async def _connected(self, *, waits: bool = False) -> AsyncIterator[ObjectStore]:
+    async def connected(self, *, waits: bool = False) -> AsyncIterator[ObjectStore]:
+        """The objects below the prefix."""
         location = ChunkLocation(str(self.location), self.config.s3)
         require_s3(location)
         # Imported for the stores that need it: its client takes long.
@@ -164,13 +168,13 @@ class BucketOpener:
         self, objects: ObjectStore, identity: StoreIdentity, owner: bytes, flush_budget: float
     ) -> RuntimeParts:
         config, folder = self.config, StoreFolder(self.cache)
-        location = ChunkLocation(f"{self.location}{_CHUNKS}", config.s3)
+        location = self.chunks
         chunks = make_chunk_storage(
             location, self.files, folder, self.world, create=False, counts=self.counts
         )
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
-        options = runtime_options(config, adopt=self.adopt, flush_budget=flush_budget)
+        options = runtime_options(config, adopt=self.adopt, migrates=self.migrates, flush_budget=flush_budget)
         checkpoint = attrs.evolve(options.container.checkpoint, files_max=_GROUPS_MAX)
         container = attrs.evolve(options.container, checkpoint=checkpoint)
         cache = chunk_cache_folder(folder, self.cache, identity)
@@ -180,8 +184,7 @@ class BucketOpener:
             chunks=chunks,
             place=location.place(folder),
             chunk_cache=make_chunk_cache(self.files, cache, config) if config.chunk_cache.bytes else None,
-            # The same on all machines: for display only.
-            folder=Fingerprint(location=f"{socket.gethostname()}:{self.location}"),
+            folder=self.fingerprint,
             make_disk=self._disk_maker(objects, identity, owner),
             options=attrs.evolve(options, container=container),
             world=self.world,
@@ -190,24 +193,38 @@ class BucketOpener:
             loop_lag=LoopLag(),
         )
 
+    @property
+    def chunks(self) -> ChunkLocation:
+        return ChunkLocation(f"{self.location}{_CHUNKS}", self.config.s3)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The same on all machines: for display only."""
+        return Fingerprint(location=f"{socket.gethostname()}:{self.location}")
+
+    def log_maker(
+        self, objects: ObjectStore, identity: StoreIdentity, owner: bytes
+    ) -> Callable[[int], S3Log]:
+        """Returns a new log, not open yet, of the container with an index."""
+        log = self.config.s3_log
+        options = S3LogOptions(pace=log.pace, pace_bytes=log.pace_bytes, appends_max=log.appends_max)
+
+        def make(index: int) -> S3Log:
+            log_id = identity.container_log_id(index)
+            return S3Log(objects, f"{_LOGS}{index:04d}/", log_id, self.world, options, owner)
+
+        return make
+
     def _disk_maker(
         self, objects: ObjectStore, identity: StoreIdentity, owner: bytes
     ) -> Callable[[int], LocalDisk]:
         merge = partial(merge_runs, files=self.files.lane("merges", width=2))
-        log = self.config.s3_log
-        options = S3LogOptions(pace=log.pace, pace_bytes=log.pace_bytes, appends_max=log.appends_max)
         runs = f"{self.cache}/{identity.store_id.hex()}-runs"
+        make_log = self.log_maker(objects, identity, owner)
 
         def make(index: int) -> LocalDisk:
             return LocalDisk(
-                S3Log(
-                    objects,
-                    f"{_LOGS}{index:04d}/",
-                    identity.container_log_id(index),
-                    self.world,
-                    options,
-                    owner,
-                ),
+                make_log(index),
                 RunFolder(self.files, f"{runs}/{index:04d}", merge, self.config.wal.low_water),
             )
 
@@ -283,6 +300,8 @@ async def _refuse_others(calls: RepeatedCalls, coordination: Coordination) -> No
             "the store's identity is missing although there are logs or chunks of it: put the object back",
             file=coordination.place(IDENTITY),
         )
+    if await calls.list(f"{_CHUNKS}{MOVING_RECORD}"):
+        raise being_moved(coordination.place(""))
     if await calls.list(CONTAINERS_PREFIX):
         raise StoreMismatch(
             f"{coordination.place('')} is long-term storage of a store with logs elsewhere: name another "

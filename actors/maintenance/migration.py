@@ -1,0 +1,436 @@
+"""Moving a store to another place (rules E1 to E7): the same store, with its id, its logs' ids, histories,
+epochs, writers, transactions and backups. Exactly one of the two places can be opened at any time.
+
+What is durable, in this order, and what a crash or a cancellation leaves after each step:
+
+1. ``prepare``: the mark in the new place, a backup of the old store, and the objects that its backups need.
+   The old store can be opened, and changed; the new place cannot. The next call copies what is new.
+2. ``MIGRATED`` in the log and the chain of each container, from the first one on: the old store cannot be
+   opened. The next call reopens it and does this again; ``undo`` reopens it.
+3. The objects that it needs as of then; the logs of the new place, each with its first element. As before.
+4. That element in the old chain of the first container: the move can only be completed. The next call goes on
+   with the elements that are there.
+5. The same for the other containers; the new chains; the store's record.
+6. The new identity: the store can be opened in the new place.
+7. The mark and the backup's record are removed from it; the next call does that.
+
+Where the chunks stay, both places have one chain, and nothing is copied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from hashlib import blake2b
+
+import anyio
+import attrs
+
+from ...journal.manifest.chain import (
+    StoredElement,
+    element_name,
+    list_elements,
+    read_element,
+    read_newest,
+)
+from ...journal.manifest.element import Element, Kind
+from ...journal.manifest.pin_record import PINS, list_pins, pin_record_name
+from ...journal.manifest.store_record import (
+    MOVING_RECORD,
+    STORE_RECORD,
+    check_store_record,
+    ensure_store_record,
+    read_store_record,
+    require_store_record,
+)
+from ...journal.operations.log_element import LogElement
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import (
+    ChunkNotFound,
+    DataCorruption,
+    InvalidArgument,
+    StoreMismatch,
+    Unavailable,
+)
+from ...storage_backends.base.world import World
+from ..container.container import Container
+from ..container.listed_chain import folder_of, is_claim_of
+from ..container.lts_boot import LtsBoot, claim_chain, read_boot
+from ..container.owner import Identity
+from ..folder.identity import StoreIdentity
+from ..legacy_rolling.importing import Progress, no_progress
+from ..store.read_only import take_snapshot
+from .backup_copy import copy_backup, copy_elements
+from .copied_objects import CopiedObjects, Totals
+from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart
+from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
+
+_BACKUP = re.compile(r"moving-[0-9a-f]{16}-[0-9a-f]{12}")
+"""The name of a backup that a move makes: with a digest of the place, and an id."""
+
+
+@attrs.frozen
+class Migration:
+    """How far a move is."""
+
+    store_id: str
+    source: str
+    target: str
+    is_complete: bool
+    """Whether the store is in ``target`` now; otherwise it is where it was."""
+    keeps_chunks: bool
+    chunks: str
+    """Where they are in the end."""
+    objects: int = 0
+    """Chunks and runs in the new place."""
+    bytes: int = 0
+    copied_objects: int = 0
+    """Those that this call copied."""
+    copied_bytes: int = 0
+    left: tuple[str, ...] = ()
+    """What of the old place nobody needs any more."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Ended:
+    """How the chain of a container ends in the old place."""
+
+    migrated: StoredElement | None = None
+    """Where the container ended there; None if it goes on."""
+    claim: StoredElement | None = None
+    """The first element of the new place, which follows."""
+
+
+async def migrate(
+    source: MigrationPlace,
+    target: MigrationPlace,
+    world: World,
+    *,
+    confirms: bool,
+    keeps_chunks: bool | None = None,
+    progress: Progress = no_progress,
+) -> Migration:
+    """Prepare the move of a store from ``source`` to ``target`` and, with ``confirms``, complete it.
+    ``keeps_chunks``: they stay where they are; None: only if a store in ``target`` has them there anyway.
+
+    Raises ``InvalidArgument`` (no store, a process has it open, places that overlap, a target with something
+    else), ``StoreMismatch`` (it was moved elsewhere, or the target is another store's), ``DataCorruption``
+    (the source is damaged), ``StorageFull``, ``Unavailable``, ``Unsupported``."""
+    async with source.connected(), target.connected():
+        identity = await _identity_of(source)
+        own, new = await source.chunks(), await target.chunks()
+        if keeps_chunks:
+            if not own.location.chunks:
+                raise InvalidArgument(f"{own.shown} is a part of {source.shown}: its chunks must be copied")
+            new = own
+        check_apart(source, own, target, new)
+        return await _Move(source, target, identity, own, new, world, progress).run(confirms=confirms)
+
+
+async def undo(source: MigrationPlace) -> None:
+    """Give a move up that was not completed: the store in ``source`` can be opened again. Raises
+    ``StoreMismatch`` if it can only be completed."""
+    async with source.connected():
+        identity = await _identity_of(source)
+        async with (await source.chunks()).reader() as chunks:
+            for ended in await _read_ends(chunks, identity):
+                if ended.claim is not None:
+                    raise _has_moved(source, ended.claim.element)
+        # E3: its ``Open`` takes the number of the element that would complete the move.
+        async with source.opened(migrates=True) as store:
+            for backup in await store.backups():
+                if _BACKUP.fullmatch(backup.name):
+                    await store.remove_backup(backup.name)
+
+
+async def _identity_of(source: MigrationPlace) -> StoreIdentity:
+    identity = await source.identity()
+    if identity is None:
+        raise InvalidArgument(f"there is no store in {source.shown}")
+    return identity
+
+
+def _has_moved(source: MigrationPlace, claim: Element) -> StoreMismatch:
+    return StoreMismatch(
+        f"the store in {source.shown} was moved to {folder_of(claim).shown}: complete that move with "
+        f"`tierlog migrate --confirm`; when the store is there, it can be moved again"
+    )
+
+
+async def _read_ends(chunks: ChunkStorage, identity: StoreIdentity) -> list[_Ended]:
+    return [await _read_end(chunks, index) for index in range(identity.containers)]
+
+
+async def _read_end(chunks: ChunkStorage, index: int) -> _Ended:
+    newest = await read_newest(chunks, index, await list_elements(chunks, index))
+    if newest is None or newest.element.kind is Kind.MIGRATED:
+        return _Ended(newest)
+
+    # If the element before is deleted, an owner has gone on.
+    with suppress(ChunkNotFound):
+        if before := newest.element.predecessor.n:
+            migrated = await read_element(chunks, index, before)
+            if is_claim_of(newest.element, migrated.element):
+                return _Ended(migrated, newest)
+    return _Ended()
+
+
+class _Move:
+    def __init__(
+        self,
+        source: MigrationPlace,
+        target: MigrationPlace,
+        identity: StoreIdentity,
+        own: ChunkPlace,
+        new: ChunkPlace,
+        world: World,
+        progress: Progress,
+    ) -> None:
+        self._source, self._target = source, target
+        self._identity = identity
+        self._own, self._new = own, new
+        self._copies = own.shown != new.shown
+        self._world = world
+        self._progress = progress
+        self._totals = Totals()
+        digest = blake2b(f"{target.shown}\n{new.shown}".encode(), digest_size=8).hexdigest()
+        self._backups = f"moving-{digest}-"
+
+    async def run(self, *, confirms: bool) -> Migration:
+        ends = await self._read_ends()
+        if (found := await self._target.identity()) is not None:
+            return await self._run_again(found, ends)
+
+        if not any(ended.claim for ended in ends):
+            await self._target.check_empty(self._new)
+        async with self._target.building(self._identity, self._new) as building:
+            if not any(ended.claim for ended in ends):
+                await self._begin()
+                # One that is ended there already was prepared.
+                if not (confirms and any(ended.migrated for ended in ends)):
+                    await self._prepare(migrates=confirms)
+                if not confirms:
+                    return self._report(is_complete=False)
+                ends = await self._end_source()
+            await self._complete(building, ends)
+        return self._report(is_complete=True)
+
+    def _report(self, *, is_complete: bool) -> Migration:
+        left = self._source.roots() if is_complete else []
+        return Migration(
+            self._identity.store_id.hex(),
+            self._source.shown,
+            self._target.shown,
+            is_complete,
+            not self._copies,
+            self._new.shown,
+            self._totals.objects,
+            self._totals.bytes,
+            self._totals.copied_objects,
+            self._totals.copied_bytes,
+            tuple(left),
+        )
+
+    async def _read_ends(self) -> list[_Ended]:
+        async with self._own.reader() as chunks:
+            return await _read_ends(chunks, self._identity)
+
+    async def _run_again(self, found: StoreIdentity, ends: Sequence[_Ended]) -> Migration:
+        """There is a store. Raises ``InvalidArgument`` unless it is this one, after the move."""
+        if found != self._identity or (self._copies and not all(ended.claim for ended in ends)):
+            raise InvalidArgument(f"{self._target.shown} has a store already: name an empty place")
+        if self._copies:
+            async with self._new.writer() as chunks:
+                await self._clean_up(chunks)
+        return self._report(is_complete=True)
+
+    async def _begin(self) -> None:
+        """Mark the new place, whose chunks are to be those of the store. Raises ``StoreMismatch`` if it is
+        marked for another one, ``InvalidArgument`` if there are others."""
+        if not self._copies:
+            return
+        identity = self._identity
+        async with self._new.writer(create=True) as chunks:
+            if await read_store_record(chunks, MOVING_RECORD) is None:
+                async with aclosing(chunks.list("")) as infos:
+                    async for info in infos:
+                        raise InvalidArgument(
+                            f"{self._new.shown} has other objects, such as {info.name}: name an empty place"
+                        )
+            # With the trial whether it creates conditionally (rule J10).
+            await ensure_store_record(chunks, identity.store_id, identity.containers, name=MOVING_RECORD)
+
+    # --- the copy --------------------------------------------------------------------------------
+
+    async def _prepare(self, *, migrates: bool) -> None:
+        """Copy what the store has now. It may go on meanwhile: a backup keeps what is copied."""
+        name = f"{self._backups}{self._world.new_id()[:12]}"
+        async with self._source.opened(migrates=migrates) as store:
+            await store.flush()
+            if not self._copies:
+                return
+            await store.backup(name)
+            for backup in await store.backups():
+                if backup.name != name and backup.name.startswith(self._backups):
+                    await store.remove_backup(backup.name)
+        async with self._own.reader() as source, self._new.writer() as target:
+            await self._copy_backups(source, target)
+            await self._forget_backups(target, but=name)
+
+    async def _copy_backups(self, source: ChunkStorage, target: ChunkStorage) -> None:
+        """All that the store has now are there afterwards, each verified (rule P7)."""
+        for backup in await list_pins(source):
+            if backup.problem:
+                raise DataCorruption(
+                    f"backup {backup.name!r} cannot be copied: {backup.problem}. Remove it, or make it again",
+                    file=pin_record_name(backup.name),
+                )
+            copied = await copy_backup(source, backup.name, target, self._progress, is_alone=False)
+            self._count(attrs.asdict(copied))
+
+    def _count(self, totals: dict[str, int]) -> None:
+        # Several backups have the same objects, so the largest number is about how many there are.
+        self._totals.objects = max(self._totals.objects, totals["objects"])
+        self._totals.bytes = max(self._totals.bytes, totals["bytes"])
+        self._totals.copied_objects += totals["copied_objects"]
+        self._totals.copied_bytes += totals["copied_bytes"]
+
+    async def _forget_backups(self, target: ChunkStorage, but: str = "") -> None:
+        """Remove the records of the backups that this move has made from the new place."""
+        names = [info.name async for info in target.list(f"{PINS}{self._backups}")]
+        for name in names:
+            if name != pin_record_name(but or "-"):
+                with suppress(ChunkNotFound):
+                    await target.delete(name)
+
+    async def _copy_all(self, ended: Sequence[StoredElement]) -> None:
+        async with self._own.reader() as source, self._new.writer() as target:
+            await self._copy_backups(source, target)
+            objects = CopiedObjects(source, target, "moving", self._progress, rereads=False)
+            verified = VerifiedObjects(target)
+            await verified.choose(PlaceOfCopies(target, len(ended)).records(), "")
+            await copy_elements(
+                source, ended, objects, verified, lambda index: element_name(index, ended[index].n)
+            )
+            self._count(attrs.asdict(objects.totals))
+
+    # --- the move --------------------------------------------------------------------------------
+
+    async def _end_source(self) -> list[_Ended]:
+        """End each container in the old place, all of it flushed (rule E1), and copy what it ended with."""
+
+        async def end(container: Container) -> StoredElement:
+            return await container.migrate(self._target.shown)
+
+        async with self._source.opened(migrates=True) as store:
+            ended = [await store.on_container(index, end) for index in range(store.containers)]
+        if self._copies:
+            await self._copy_all(ended)
+        return [_Ended(each) for each in ended]
+
+    async def _complete(self, building: Building, ends: Sequence[_Ended]) -> None:
+        async with AsyncExitStack() as stack:
+            source = await stack.enter_async_context(self._own.writer())
+            target = await stack.enter_async_context(self._new.writer()) if self._copies else source
+            claims = await self._build_logs(building, ends, target)
+            for index, (ended, claim) in enumerate(zip(ends, claims, strict=True)):
+                if ended.claim is None:
+                    # E4: from the first one on there is no way back.
+                    await claim_chain(source, index, claim)
+            if self._copies:
+                await self._put_chains(ends, claims, source, target)
+            await building.publish()
+            if self._copies:
+                await self._clean_up(target)
+
+    async def _build_logs(
+        self, building: Building, ends: Sequence[_Ended], target: ChunkStorage
+    ) -> list[LogElement]:
+        """Make the logs of the new place, and read them back. Returns the element that each begins with."""
+        boots: list[LtsBoot] = []
+        for index, ended in enumerate(ends):
+            if ended.migrated is None or folder_of(ended.migrated.element).location != self._target.shown:
+                raise _not_moved_here(self._source, self._target, index)
+            boot = await read_boot(index, ended.migrated, ended.migrated.element, reader_of(target))
+            if found := boot.published.inconsistencies:
+                raise DataCorruption(
+                    f"not all that it publishes is of one moment: {found[0].segment}: {found[0].message}",
+                    file=element_name(index, ended.migrated.n),
+                )
+            boots.append(boot)
+        return [
+            await self._build_log(building, boot, ended.claim, target)
+            for boot, ended in zip(boots, ends, strict=True)
+        ]
+
+    async def _build_log(
+        self, building: Building, boot: LtsBoot, known: StoredElement | None, target: ChunkStorage
+    ) -> LogElement:
+        index, log = boot.container, building.log(boot.container)
+        is_complete = False
+        try:
+            opened = await log.open(above=boot.newest.element.epoch)
+            # E5: after the log was opened, which fences whoever had it. What is there now has no owner's
+            # groups, or is refused.
+            if await self._target.identity() is not None:
+                raise Unavailable(
+                    f"another process has completed the move to {self._target.shown} meanwhile: open the "
+                    f"store there"
+                )
+            claim = LogElement.of(known.element if known else self._claim(building, boot, opened.epoch))
+            await boot.go_on(log, claim, opened.epoch)
+            is_complete = True
+        finally:
+            with anyio.CancelScope(shield=True):
+                await log.close(clean=is_complete)
+        found = await take_snapshot(index, building.log(index), target, reader_of(target))
+        if found.state.manifest.known.base != claim.position:
+            raise DataCorruption(
+                "the log that was made does not read as it was written", file=self._target.shown
+            )
+        return claim
+
+    def _claim(self, building: Building, boot: LtsBoot, epoch: int) -> Element:
+        """The first element of the new place. It has the owner's id of the element before (rule E4)."""
+        migrated = boot.newest.element
+        identity = self._identity
+        log_id = identity.container_log_id(boot.container)
+        owner = Identity(identity.store_id, log_id, migrated.owner.owner, building.fingerprint)
+        return attrs.evolve(
+            migrated,
+            n=migrated.n + 1,
+            kind=Kind.OPEN,
+            epoch=epoch,
+            owner=owner.signature,
+            predecessor=boot.newest.position,
+            time_ms=self._world.time_ms(),
+            pins=tuple(pin for pin in migrated.pins if not _BACKUP.fullmatch(pin.name)),
+        )
+
+    async def _put_chains(
+        self,
+        ends: Sequence[_Ended],
+        claims: Sequence[LogElement],
+        source: ChunkStorage,
+        target: ChunkStorage,
+    ) -> None:
+        objects = CopiedObjects(source, target, "moving", self._progress, rereads=False)
+        for index, (ended, claim) in enumerate(zip(ends, claims, strict=True)):
+            before = [LogElement.of(ended.migrated.element)] if ended.migrated else []
+            for op in (*before, claim):
+                await objects.put(element_name(index, op.position.n), [op.content])
+        record = await require_store_record(source)
+        check_store_record(record, self._identity.store_id, self._identity.containers)
+        await objects.put(STORE_RECORD, [record.encode()])
+
+    async def _clean_up(self, target: ChunkStorage) -> None:
+        await self._forget_backups(target)
+        with suppress(ChunkNotFound):
+            await target.delete(MOVING_RECORD)
+
+
+def _not_moved_here(source: MigrationPlace, target: MigrationPlace, container: int) -> StoreMismatch:
+    return StoreMismatch(
+        f"container {container} of the store in {source.shown} was not moved to {target.shown}: name the "
+        f"place that it was moved to"
+    )
