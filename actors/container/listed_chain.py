@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import attrs
 
@@ -13,14 +12,13 @@ from ...journal.manifest.chain import (
     element_name,
     journal_prefix,
     list_elements,
-    read_element,
     read_newest,
 )
 from ...journal.manifest.element import NOTHING, Element, Kind, Position
 from ...journal.manifest.rules import Known, Step, decide
 from ...journal.manifest.store_record import other_store
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, Unavailable
+from ...storage_backends.base.errors import DataCorruption, StoreMismatch, Unavailable
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ..folder.fingerprint import Fingerprint
 from .claims import Claim, list_claims
@@ -175,29 +173,6 @@ def refuse_migrated(element: Element | None, container: int) -> None:
             f"container {container} was moved to {place}: open the store there. If the move was not "
             f"completed, `tierlog migrate --confirm` goes on with it and `tierlog migrate --undo` gives it up"
         )
-
-
-def is_claim_of(claim: Element, migrated: Element) -> bool:
-    """Whether ``claim`` is the first element of the place to which the container was moved with ``migrated``:
-    the next one in the chain, and with the same owner's id (rule E4). Who gives the move up has another."""
-    return (
-        migrated.kind is Kind.MIGRATED
-        and claim.kind is Kind.OPEN
-        and claim.predecessor.n == migrated.n
-        and claim.owner.owner == migrated.owner.owner
-    )
-
-
-async def refuse_claimed(chunks: ChunkStorage, container: int, newest: StoredElement) -> None:
-    """Raises ``StoreMismatch`` if the container goes on at another place, which this, the newest element of
-    the chain, shows together with the one before (rule E2)."""
-    refuse_migrated(newest.element, container)
-    before = newest.element.predecessor.n
-    # If that is deleted, the place uses this chain, and has gone on in it.
-    with suppress(ChunkNotFound):
-        migrated = (await read_element(chunks, container, before)).element if before else None
-        if migrated is not None and is_claim_of(newest.element, migrated):
-            refuse_migrated(migrated, container)
 
 
 def empty(container: int, *, can_adopt: bool) -> Unavailable:

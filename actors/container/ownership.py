@@ -70,7 +70,6 @@ from .listed_chain import (
     lost_log,
     mismatch,
     moved_from,
-    refuse_claimed,
     refuse_migrated,
 )
 from .manifest_state import ManifestState
@@ -544,9 +543,9 @@ class StorageOwnership:
         # A successor that came meanwhile is not foreign: it fenced the log before it created anything.
         await self._log.confirm_owner()
         if step is Step.FOREIGN and listed.newest is not None:
-            # E2: also with ``adopt``. Beside a log that does not know of the move, such as an older copy.
+            # E2: also with ``adopt``, and for an older copy of the log.
             refuse_migrated(self._source.manifest.newest, self.container)
-            await refuse_claimed(self._chunks, self.container, listed.newest)
+            refuse_migrated(listed.newest.element, self.container)
         chosen = self._adopt and not self._is_open
         if step is Step.EMPTY:
             # Only here: its runs may be gone, which is no reason to go on with what is another's.

@@ -8,8 +8,8 @@ What is durable, in this order, and what a crash or a cancellation leaves after 
 2. ``MIGRATED`` in the log and the chain of each container, from the first one on: the old store cannot be
    opened. The next call reopens it and does this again; ``undo`` reopens it.
 3. The objects that it needs as of then; the logs of the new place, each with its first element. As before.
-4. That element in the old chain of the first container: the move can only be completed. The next call goes on
-   with the elements that are there.
+4. What follows in the old chain of the first container: the move can only be completed. The next call goes on
+   from there.
 5. The same for the other containers; the new chains; the store's record.
 6. The new identity: the store can be opened in the new place.
 7. The mark and the backup's record are removed from it; the next call does that.
@@ -54,9 +54,8 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.world import World
 from ..container.container import Container
-from ..container.listed_chain import folder_of, is_claim_of
 from ..container.lts_boot import LtsBoot, claim_chain, read_boot
-from ..container.owner import Identity
+from ..folder.fingerprint import FINGERPRINT_BYTES
 from ..folder.identity import StoreIdentity
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import take_snapshot
@@ -65,7 +64,7 @@ from .copied_objects import CopiedObjects, Totals
 from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart
 from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
 
-_BACKUP = re.compile(r"moving-[0-9a-f]{16}-[0-9a-f]{12}")
+_BACKUP = re.compile(r"moving-[0-9a-f]{16}-[0-9a-f]{32}")
 """The name of a backup that a move makes: with a digest of the place, and an id."""
 
 
@@ -97,8 +96,8 @@ class _Ended:
 
     migrated: StoredElement | None = None
     """Where the container ended there; None if it goes on."""
-    claim: StoredElement | None = None
-    """The first element of the new place, which follows."""
+    decision: StoredElement | None = None
+    """What follows once it can only go on at the new place."""
 
 
 async def migrate(
@@ -131,12 +130,8 @@ async def undo(source: MigrationPlace) -> None:
     """Give a move up that was not completed: the store in ``source`` can be opened again. Raises
     ``StoreMismatch`` if it can only be completed."""
     async with source.connected():
-        identity = await _identity_of(source)
-        async with (await source.chunks()).reader() as chunks:
-            for ended in await _read_ends(chunks, identity):
-                if ended.claim is not None:
-                    raise _has_moved(source, ended.claim.element)
-        # E3: its ``Open`` takes the number of the element that would complete the move.
+        await _identity_of(source)
+        # E3: its ``Open`` takes the number of the element that would decide the move, or is refused.
         async with source.opened(migrates=True) as store:
             for backup in await store.backups():
                 if _BACKUP.fullmatch(backup.name):
@@ -150,29 +145,30 @@ async def _identity_of(source: MigrationPlace) -> StoreIdentity:
     return identity
 
 
-def _has_moved(source: MigrationPlace, claim: Element) -> StoreMismatch:
-    return StoreMismatch(
-        f"the store in {source.shown} was moved to {folder_of(claim).shown}: complete that move with "
-        f"`tierlog migrate --confirm`; when the store is there, it can be moved again"
-    )
-
-
-async def _read_ends(chunks: ChunkStorage, identity: StoreIdentity) -> list[_Ended]:
-    return [await _read_end(chunks, index) for index in range(identity.containers)]
-
-
-async def _read_end(chunks: ChunkStorage, index: int) -> _Ended:
+async def _read_end(chunks: ChunkStorage, index: int, place: str) -> _Ended:
+    """``place``: where the container is moved to."""
     newest = await read_newest(chunks, index, await list_elements(chunks, index))
-    if newest is None or newest.element.kind is Kind.MIGRATED:
-        return _Ended(newest)
+    if newest is None:
+        return _Ended()
 
     # If the element before is deleted, an owner has gone on.
     with suppress(ChunkNotFound):
         if before := newest.element.predecessor.n:
             migrated = await read_element(chunks, index, before)
-            if is_claim_of(newest.element, migrated.element):
+            if _is_decision(newest.element, migrated.element, place):
                 return _Ended(migrated, newest)
-    return _Ended()
+    return _Ended(newest if newest.element.kind is Kind.MIGRATED else None)
+
+
+def _is_decision(element: Element, before: Element, place: str) -> bool:
+    """Whether ``element`` decided the move to ``place`` that was begun with ``before`` (rule E4). Who gives
+    it up has an owner's id of its own."""
+    return (
+        before.kind is Kind.MIGRATED
+        and before.owner.location == place
+        and element.kind in (Kind.MIGRATED, Kind.OPEN)
+        and element.owner.owner == before.owner.owner
+    )
 
 
 class _Move:
@@ -201,10 +197,10 @@ class _Move:
         if (found := await self._target.identity()) is not None:
             return await self._run_again(found, ends)
 
-        if not any(ended.claim for ended in ends):
+        if not any(ended.decision for ended in ends):
             await self._target.check_empty(self._new)
         async with self._target.building(self._identity, self._new) as building:
-            if not any(ended.claim for ended in ends):
+            if not any(ended.decision for ended in ends):
                 await self._begin()
                 # One that is ended there already was prepared.
                 if not (confirms and any(ended.migrated for ended in ends)):
@@ -233,11 +229,12 @@ class _Move:
 
     async def _read_ends(self) -> list[_Ended]:
         async with self._own.reader() as chunks:
-            return await _read_ends(chunks, self._identity)
+            place = self._target.shown
+            return [await _read_end(chunks, index, place) for index in range(self._identity.containers)]
 
     async def _run_again(self, found: StoreIdentity, ends: Sequence[_Ended]) -> Migration:
         """There is a store. Raises ``InvalidArgument`` unless it is this one, after the move."""
-        if found != self._identity or (self._copies and not all(ended.claim for ended in ends)):
+        if found != self._identity or (self._copies and not all(ended.decision for ended in ends)):
             raise InvalidArgument(f"{self._target.shown} has a store already: name an empty place")
         if self._copies:
             async with self._new.writer() as chunks:
@@ -264,7 +261,7 @@ class _Move:
 
     async def _prepare(self, *, migrates: bool) -> None:
         """Copy what the store has now. It may go on meanwhile: a backup keeps what is copied."""
-        name = f"{self._backups}{self._world.new_id()[:12]}"
+        name = f"{self._backups}{self._world.new_id()}"
         async with self._source.opened(migrates=migrates) as store:
             await store.flush()
             if not self._copies:
@@ -334,9 +331,9 @@ class _Move:
             target = await stack.enter_async_context(self._new.writer()) if self._copies else source
             claims = await self._build_logs(building, ends, target)
             for index, (ended, claim) in enumerate(zip(ends, claims, strict=True)):
-                if ended.claim is None:
+                if ended.decision is None:
                     # E4: from the first one on there is no way back.
-                    await claim_chain(source, index, claim)
+                    await claim_chain(source, index, self._decision(claim))
             if self._copies:
                 await self._put_chains(ends, claims, source, target)
             await building.publish()
@@ -349,7 +346,7 @@ class _Move:
         """Make the logs of the new place, and read them back. Returns the element that each begins with."""
         boots: list[LtsBoot] = []
         for index, ended in enumerate(ends):
-            if ended.migrated is None or folder_of(ended.migrated.element).location != self._target.shown:
+            if ended.migrated is None or ended.migrated.element.owner.location != self._target.shown:
                 raise _not_moved_here(self._source, self._target, index)
             boot = await read_boot(index, ended.migrated, ended.migrated.element, reader_of(target))
             if found := boot.published.inconsistencies:
@@ -359,7 +356,7 @@ class _Move:
                 )
             boots.append(boot)
         return [
-            await self._build_log(building, boot, ended.claim, target)
+            await self._build_log(building, boot, ended.decision, target)
             for boot, ended in zip(boots, ends, strict=True)
         ]
 
@@ -377,7 +374,9 @@ class _Move:
                     f"another process has completed the move to {self._target.shown} meanwhile: open the "
                     f"store there"
                 )
-            claim = LogElement.of(known.element if known else self._claim(building, boot, opened.epoch))
+            claim = LogElement.of(
+                attrs.evolve(known.element, kind=Kind.OPEN) if known else self._claim(boot, opened.epoch)
+            )
             await boot.go_on(log, claim, opened.epoch)
             is_complete = True
         finally:
@@ -390,22 +389,25 @@ class _Move:
             )
         return claim
 
-    def _claim(self, building: Building, boot: LtsBoot, epoch: int) -> Element:
+    def _claim(self, boot: LtsBoot, epoch: int) -> Element:
         """The first element of the new place. It has the owner's id of the element before (rule E4)."""
         migrated = boot.newest.element
-        identity = self._identity
-        log_id = identity.container_log_id(boot.container)
-        owner = Identity(identity.store_id, log_id, migrated.owner.owner, building.fingerprint)
         return attrs.evolve(
             migrated,
             n=migrated.n + 1,
             kind=Kind.OPEN,
             epoch=epoch,
-            owner=owner.signature,
+            # Without a fingerprint: the folder is made again if the move is cut off.
+            owner=attrs.evolve(migrated.owner, folder=bytes(FINGERPRINT_BYTES)),
             predecessor=boot.newest.position,
             time_ms=self._world.time_ms(),
             pins=tuple(pin for pin in migrated.pins if not _BACKUP.fullmatch(pin.name)),
         )
+
+    def _decision(self, claim: LogElement) -> LogElement:
+        """What follows in the old chain: the same element, but if the new place has a chain of its own, one
+        that nobody can go on from."""
+        return LogElement.of(attrs.evolve(claim.element, kind=Kind.MIGRATED)) if self._copies else claim
 
     async def _put_chains(
         self,

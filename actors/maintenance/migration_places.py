@@ -33,7 +33,6 @@ from ..folder.chunk_location import (
     recorded_location,
     resolve_location,
 )
-from ..folder.fingerprint import Fingerprint, read_fingerprint
 from ..folder.identity import StoreIdentity, create_identity, decode, encode, read_identity
 from ..folder.lock_files import describe_opening
 from ..folder.paths import (
@@ -100,9 +99,6 @@ async def _opened(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
 
 class Building(ABC):
     """A store that is being made at a place, by one process; nobody can open it yet."""
-
-    fingerprint: Fingerprint
-    """Of the owners that it will have."""
 
     @abstractmethod
     def log(self, index: int) -> DurableDataLog:
@@ -197,9 +193,7 @@ class FolderPlace(MigrationPlace):
             await resolve_location(self._files, building, config, self._world)
             create = create_identity(building.wal, identity, f"{STORE_TEMPORARY}{self._world.new_id()}")
             await run_program(self._files, create, building.wal)
-            program = read_fingerprint(building.wal, socket.gethostname(), self._folder.wal)
-            fingerprint = await run_program(self._files, program, building.wal)
-            yield _FolderBuilding(self._folder, identity, config, self._files, fingerprint)
+            yield _FolderBuilding(self._folder, identity, config, self._files)
 
 
 class _FolderBuilding(Building):
@@ -209,13 +203,11 @@ class _FolderBuilding(Building):
         identity: StoreIdentity,
         config: StoreConfig,
         files: Files,
-        fingerprint: Fingerprint,
     ) -> None:
         self._folder = folder
         self._identity = identity
         self._config = config
         self._files = files
-        self.fingerprint = fingerprint
 
     def log(self, index: int) -> DurableDataLog:
         path = log_folder(restore_folder(self._folder).wal, index)
@@ -318,7 +310,6 @@ class _BucketBuilding(Building):
         self._coordination = coordination
         self._identity = identity
         self._make_log = opener.log_maker(objects, identity, bytes(16))
-        self.fingerprint = opener.fingerprint
 
     def log(self, index: int) -> DurableDataLog:
         return self._make_log(index)

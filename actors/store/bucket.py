@@ -184,7 +184,8 @@ class BucketOpener:
             chunks=chunks,
             place=location.place(folder),
             chunk_cache=make_chunk_cache(self.files, cache, config) if config.chunk_cache.bytes else None,
-            folder=self.fingerprint,
+            # The same on all machines: for display only.
+            folder=Fingerprint(location=f"{socket.gethostname()}:{self.location}"),
             make_disk=self._disk_maker(objects, identity, owner),
             options=attrs.evolve(options, container=container),
             world=self.world,
@@ -196,11 +197,6 @@ class BucketOpener:
     @property
     def chunks(self) -> ChunkLocation:
         return ChunkLocation(f"{self.location}{_CHUNKS}", self.config.s3)
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """The same on all machines: for display only."""
-        return Fingerprint(location=f"{socket.gethostname()}:{self.location}")
 
     def log_maker(
         self, objects: ObjectStore, identity: StoreIdentity, owner: bytes

@@ -1,5 +1,5 @@
-"""Moving a store: what it has afterwards, which of the two places can be opened, and what is refused (rules E1
-to E7)."""
+"""Moving a store: what it has afterwards, which of the two places can be opened, and what is refused (rules
+E1 to E7)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,35 @@ from typing import Any
 import attrs
 import pytest
 
+from support.folders import chunk_files, flip_bit
 from support.s3_server import BUCKET, S3Server
 from support.stores import config
-from support.stores_of_all_kinds import contents, fill
+from support.stores_of_all_kinds import contents
 from tierlog import (
     AttributeUpdate,
+    DataCorruption,
     InvalidArgument,
     SegmentStore,
     StoreConfig,
     StoreMismatch,
     TransactionState,
+    Unavailable,
     open_store,
 )
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.lts_boot import claim_chain
+from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.folder.paths import check_path
+from tierlog.actors.maintenance import migration
 from tierlog.actors.maintenance.migration import Migration, migrate, undo
 from tierlog.actors.maintenance.migration_places import MigrationPlace, make_place
 from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig
 from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.read_only import open_reader
+from tierlog.actors.store.recover import recover_store
 from tierlog.journal.coordination.contract import Coordination
-from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.journal.operations.log_element import LogElement
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -89,26 +100,63 @@ def site(tmp_path: Path) -> Site:
 
 
 async def filled(store: SegmentStore) -> dict[str, Any]:
-    """A store with everything; part of it is not flushed."""
-    await fill(store)
-    await store.begin_transaction("s#5", "open")
-    await store.append(await store.stage_segment("s#5", "open", "0"), b"staged")
+    """A small store with something of everything; part of it is not flushed."""
+    await store.create_segment("s#0")
+    await store.append("s#0", bytes(range(256)), writer_id="w", event_number=0)
+    await store.create_segment("a#1")
+    await store.create_segment("s#1")
+    await store.append("s#1", b"merged")
+    await store.seal_segment("s#1")
+    await store.merge_segments("s#0", ["s#1"])
+    await store.create_table("table")
+    await store.table("table").put(b"key", b"value")
+    await store.begin_transaction("s#0", "open")
+    await store.append(await store.stage_segment("s#0", "open", "0"), b"staged")
     await store.flush()
-    await store.append("s#2", b"not flushed")
-    await store.update_attributes("s#4", [AttributeUpdate("app/x", 7)])
+    await store.append("s#0", b"not flushed")
+    await store.update_attributes("a#1", [AttributeUpdate("app/x", 7)])
     await store.table("table").put(b"key", b"other")
-    return await contents(store)
+    return await seen(store)
+
+
+async def seen(store: SegmentStore) -> dict[str, Any]:
+    """But for what is flushed, because a move flushes everything."""
+    found = await contents(store)
+    for name in found["names"]:
+        found[name] = attrs.evolve(found[name], flushed_length=0)
+    return found
+
+
+async def list_unconfirmed(store: SegmentStore) -> list[object]:
+    async def find(container: Container) -> object:
+        return container.confirmation.unconfirmed
+
+    return [await store.on_container(index, find) for index in range(store.containers)]
+
+
+async def end_in_old_place(site: Site) -> None:
+    """A move that is cut off before it is decided."""
+
+    def cut_off(*arguments: object) -> None:
+        raise Unavailable("the network is gone")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Unavailable):
+        patch.setattr(migration, "claim_chain", cut_off)
+        await site.move("old", "new")
 
 
 async def check_moved(store: SegmentStore, before: dict[str, Any]) -> None:
     """All is there, and who goes on does not notice the move."""
-    assert await contents(store) == before
-    length = (await store.segment_info("s#2")).length
-    await store.append("s#2", bytes(100), writer_id="w", event_number=0)  # a duplicate
-    assert await store.append("s#2", b"more", writer_id="w", event_number=1) == length
-    info = await store.transaction_info("s#5", "open")
+    assert await seen(store) == before
+    assert (await store.segment_info("s#0")).history == 0
+    length = (await store.segment_info("s#0")).length
+    await store.append("s#0", bytes(range(256)), writer_id="w", event_number=0)  # a duplicate
+    assert await store.append("s#0", b"more", writer_id="w", event_number=1) == length
+    info = await store.transaction_info("s#0", "open")
     assert info.state is TransactionState.OPEN
-    await store.table("table").put(b"key", b"newer", expected_version=(await store.table("table").get(b"key")).version)
+    row = await store.table("table").get(b"key")
+    assert row is not None
+    await store.table("table").put(b"key", b"newer", expected_version=row.version)
     await store.flush()
 
 
@@ -117,13 +165,242 @@ async def test_e5_a_moved_store_is_the_same_store(site: Site) -> None:
         before = await filled(store)
         await store.backup("monday")
     done = await site.move("old", "new")
-    assert done.is_complete
+    assert (done.is_complete, done.keeps_chunks) == (True, False)
+    assert done.copied_bytes == done.bytes > 0
     await site.is_refused("old")
     shutil.rmtree(site.path / "old")
     async with site.opened("new") as store:
         await check_moved(store, before)
-        assert [each.name for each in await store.backups()] == ["monday"]
         assert not any(each.problem for each in await store.backups())
-        after = await contents(store)
+        assert [each.name for each in await store.backups()] == ["monday"]
+        after = await seen(store)
     async with site.opened("new") as store:
-        assert await contents(store) == after
+        assert await seen(store) == after
+        assert await list_unconfirmed(store) == [None, None]
+    assert sorted(path.name for path in (site.path / "new").iterdir()) == ["lts", "wal"]
+
+
+async def test_e5_a_backup_can_be_restored_after_the_move(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+        await store.backup("monday")
+        await store.truncate_segment("s#0", 100)
+    await site.move("old", "new")
+    shutil.rmtree(site.path / "old")
+    shutil.rmtree(site.path / "new" / "wal")
+    await recover_store(check_path(site.path / "new"), site.settings, LocalFiles(), system_world(), "monday")
+    async with site.opened("new") as store:
+        assert await seen(store) == before
+
+
+async def test_e5_a_store_that_nobody_has_flushed_is_moved(site: Site) -> None:
+    async with site.opened("old") as store:
+        await store.create_segment("s")
+    await site.move("old", "new")
+    await site.move("new", "newer")
+    await site.is_refused("new")
+    async with site.opened("newer") as store:
+        assert await store.list_segments() == ["s"]
+
+
+async def test_e2_until_it_is_confirmed_the_old_place_goes_on(site: Site) -> None:
+    """And what it does meanwhile is there after the move."""
+    async with site.opened("old") as store:
+        await filled(store)
+    first = await site.move("old", "new", confirms=False)
+    assert not first.is_complete
+    with pytest.raises(StoreMismatch, match="is being moved to"):
+        async with site.opened("new"):
+            pass
+    async with site.opened("old") as store:
+        await store.append("s#0", bytes(1000))
+        await store.delete_segment("a#1")
+        await store.flush()
+        before = await seen(store)
+    done = await site.move("old", "new")
+    # What was there is not copied again.
+    assert 0 < done.copied_bytes < first.copied_bytes
+    async with site.opened("new") as store:
+        await check_moved(store, before)
+
+
+async def test_a_backup_that_prepares_a_move_is_replaced_by_the_next_one(site: Site) -> None:
+    async with site.opened("old") as store:
+        await filled(store)
+    for _ in range(3):
+        await site.move("old", "new", confirms=False)
+    async with site.opened("old") as store:
+        assert len(await store.backups()) == 1
+    await site.undo("old")
+    async with site.opened("old") as store:
+        assert await store.backups() == []
+
+
+async def test_e3_a_move_that_is_not_complete_is_given_up(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    await end_in_old_place(site)
+    await site.is_refused("old")
+    await site.is_refused("old", adopt=True)
+    await site.undo("old")
+    async with site.opened("old") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    await site.move("old", "new")
+    async with site.opened("new") as store:
+        assert await seen(store) == after
+
+
+async def test_e3_one_that_is_complete_is_not(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    await site.move("old", "new")
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await site.undo("old")
+    with pytest.raises(InvalidArgument, match="has a store already"):
+        await site.move("new", "old")
+    async with site.opened("new") as store:
+        await check_moved(store, before)
+
+
+async def test_e3_of_a_move_and_who_gives_it_up_one_wins(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chain of the first container decides, also if both are at it."""
+    async with site.opened("old") as store:
+        before = await filled(store)
+
+    async def undo_first(chunks: ChunkStorage, container: int, op: LogElement) -> None:
+        monkeypatch.undo()
+        await site.undo("old")
+        await claim_chain(chunks, container, op)
+
+    monkeypatch.setattr(migration, "claim_chain", undo_first)
+    with pytest.raises(StoreMismatch, match="somebody created"):
+        await site.move("old", "new")
+    async with site.opened("old") as store:
+        await check_moved(store, before)
+    await site.move("old", "new")
+    await site.is_refused("old")
+
+
+async def test_e2_neither_an_older_log_nor_a_recovery_brings_it_back(site: Site) -> None:
+    old = site.path / "old"
+    async with site.opened("old") as store:
+        await filled(store)
+    shutil.copytree(old / "wal", site.path / "kept")
+    await site.move("old", "new")
+    shutil.rmtree(old / "wal")
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await recover_store(check_path(old), site.settings, LocalFiles(), system_world())
+    shutil.copytree(site.path / "kept", old / "wal")
+    await site.is_refused("old", adopt=True)
+
+
+async def test_e2_a_view_of_the_old_place_is_refused_too(site: Site) -> None:
+    """It would show what is old, without a word."""
+    async with site.opened("old") as store:
+        await filled(store)
+    await site.move("old", "new")
+    async with open_reader(site.path / "old") as view:
+        with pytest.raises(StoreMismatch, match="was moved to"):
+            await view.read("s#0", 0, 10)
+
+
+async def test_e4_a_move_that_was_cut_off_when_it_was_decided_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    claimed = list[int]()
+
+    async def claim_first(chunks: ChunkStorage, container: int, op: LogElement) -> None:
+        if claimed:
+            raise Unavailable("the network is gone")
+        claimed.append(container)
+        await claim_chain(chunks, container, op)
+
+    monkeypatch.setattr(migration, "claim_chain", claim_first)
+    with pytest.raises(Unavailable):
+        await site.move("old", "new")
+    monkeypatch.undo()
+    await site.is_refused("old")
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await site.undo("old")
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await site.move("old", "other")
+    await site.move("old", "new")
+    async with site.opened("new") as store:
+        await check_moved(store, before)
+
+
+async def test_e7_a_complete_move_may_be_repeated(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    await site.move("old", "new")
+    async with site.opened("new") as store:
+        await store.append("s#0", b"later")
+        assert (await site.move("old", "new")).is_complete
+        await store.append("s#0", b"and later")
+    async with site.opened("new") as store:
+        assert (await store.segment_info("s#0")).length == before["s#0"].length + 14
+
+
+# --- refusals ---------------------------------------------------------------------------------------
+
+
+async def test_e6_a_place_with_anything_else_is_refused(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    async with site.opened("other"):
+        pass
+    (site.path / "files").mkdir()
+    (site.path / "files" / "letter.txt").write_text("x")
+    (site.path / "chunks" / "lts").mkdir(parents=True)
+    (site.path / "chunks" / "lts" / "file").write_text("x")
+    for name, message in {
+        "other": "has a store already",
+        "files": "holds other files",
+        "chunks": "has other objects|holds other files",
+        "old": "the same place",
+        "old/within": "the same place",
+        ".": "the same place",
+    }.items():
+        with pytest.raises(InvalidArgument, match=message):
+            await site.move("old", name)
+    with pytest.raises(InvalidArgument, match="there is no store"):
+        await site.move("missing", "new")
+    with pytest.raises(InvalidArgument, match="is a part of"):
+        await site.move("old", "new", keeps_chunks=True)
+    assert not (site.path / "new").exists()
+    async with site.opened("old") as store:
+        await check_moved(store, before)
+
+
+async def test_e6_the_target_of_another_move_is_refused(site: Site) -> None:
+    for name in ("old", "other"):
+        async with site.opened(name) as store:
+            await filled(store)
+    await site.move("old", "new", confirms=False)
+    with pytest.raises(StoreMismatch, match="belongs to store"):
+        await site.move("other", "new")
+    await site.move("old", "new")
+
+
+async def test_a_store_that_is_open_is_not_moved(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+        with pytest.raises(InvalidArgument, match="has .* open|is open"):
+            await site.move("old", "new")
+        await check_moved(store, before)
+
+
+async def test_a_damaged_store_is_not_moved(site: Site) -> None:
+    async with site.opened("old") as store:
+        await filled(store)
+        await store.flush()
+    chunk = max(chunk_files(site.path / "old"), key=lambda path: path.stat().st_size)
+    flip_bit(chunk, 10)
+    with pytest.raises(DataCorruption, match="checksum"):
+        await site.move("old", "new")
+    flip_bit(chunk, 10)
+    await site.move("old", "new")
+    await site.is_refused("old")
