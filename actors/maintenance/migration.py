@@ -87,7 +87,7 @@ class Migration:
     """Those that this call copied."""
     copied_bytes: int = 0
     left: tuple[str, ...] = ()
-    """What of the old place nobody needs any more."""
+    """What of the old place nobody needs any more, once it is complete."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -198,7 +198,7 @@ class _Move:
             return await self._run_again(found, ends)
 
         if not any(ended.decision for ended in ends):
-            await self._target.check_empty(self._new)
+            await self._target.check_empty(self._identity, self._new)
         async with self._target.building(self._identity, self._new) as building:
             if not any(ended.decision for ended in ends):
                 await self._begin()
@@ -212,7 +212,7 @@ class _Move:
         return self._report(is_complete=True)
 
     def _report(self, *, is_complete: bool) -> Migration:
-        left = self._source.roots() if is_complete else []
+        left = self._source.left(self._own, keeps_chunks=not self._copies) if is_complete else []
         return Migration(
             self._identity.store_id.hex(),
             self._source.shown,

@@ -56,7 +56,7 @@ from ..folder.restore_folder import (
 )
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
-from ..store.bucket import BucketOpener
+from ..store.bucket import LOGS, LOGS_AND_RECORDS, BucketOpener
 from ..store.opening import StoreOpener, log_options
 from ..store.store import SegmentStore
 
@@ -130,13 +130,18 @@ class MigrationPlace(ABC):
         """What the place consists of, besides its chunks: no other place may overlap with it."""
 
     @abstractmethod
+    def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
+        """What may be deleted when the store has been moved away, whose chunks are in ``chunks``."""
+
+    @abstractmethod
     def opened(self, *, migrates: bool) -> AbstractAsyncContextManager[SegmentStore]:
         """The store that is there, with this process as its only owner; ``migrates`` as in ``StoreOpener``.
         Raises ``InvalidArgument`` or ``Unavailable`` if another process has it open."""
 
     @abstractmethod
-    async def check_empty(self, chunks: ChunkPlace) -> None:
-        """Raises ``InvalidArgument`` if there is anything beside ``chunks``."""
+    async def check_empty(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
+        """Raises ``InvalidArgument`` if there is anything beside ``chunks`` and what a move of this store left
+        that was cut off."""
 
     @abstractmethod
     def building(self, identity: StoreIdentity, chunks: ChunkPlace) -> AbstractAsyncContextManager[Building]:
@@ -165,6 +170,10 @@ class FolderPlace(MigrationPlace):
     def roots(self) -> list[str]:
         return [_slashed(os.path.realpath(self._folder.path))]
 
+    def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
+        others = [] if keeps_chunks or not chunks.location.chunks else [f"{chunks.shown}/"]
+        return [f"{self._folder.path}/", *others]
+
     @asynccontextmanager
     async def opened(self, *, migrates: bool) -> AsyncIterator[SegmentStore]:
         folder, files = self._folder, self._files
@@ -181,7 +190,7 @@ class FolderPlace(MigrationPlace):
         async with opener.store(None) as store:
             yield store
 
-    async def check_empty(self, chunks: ChunkPlace) -> None:
+    async def check_empty(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         await check_folder(self._files, self._folder)
         await run_program(self._files, refuse_other_files(self._folder), self._folder.path)
 
@@ -268,6 +277,10 @@ class BucketPlace(MigrationPlace):
     def roots(self) -> list[str]:
         return [str(self._location)]
 
+    def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
+        names = LOGS_AND_RECORDS if keeps_chunks else ("",)
+        return [f"{self._location}{name}" for name in names]
+
     @asynccontextmanager
     async def opened(self, *, migrates: bool) -> AsyncIterator[SegmentStore]:
         identity = await self.identity()
@@ -279,14 +292,22 @@ class BucketPlace(MigrationPlace):
         ):
             yield store
 
-    async def check_empty(self, chunks: ChunkPlace) -> None:
+    async def check_empty(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         own = chunks.shown.removeprefix(str(self._location)) + "/"
+        has_logs = False
         async with aclosing(self._open_objects.list("")) as listed:
             async for each in listed:
-                if each.key != "trial" and not each.key.startswith(own):
+                is_log = each.key.startswith(LOGS)
+                has_logs |= is_log
+                if not is_log and each.key != "trial" and not each.key.startswith(own):
                     raise InvalidArgument(
                         f"{self.shown} has other objects, such as {each.key}: name an empty prefix"
                     )
+        if has_logs:
+            # Without an identity they are no store's. Those of another one have other ids, and are refused.
+            make_log = self._opener().log_maker(self._open_objects, identity, bytes(16))
+            for index in range(identity.containers):
+                await make_log(index).inspect()
 
     @asynccontextmanager
     async def building(self, identity: StoreIdentity, chunks: ChunkPlace) -> AsyncIterator[Building]:

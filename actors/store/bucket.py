@@ -19,7 +19,7 @@ from typing import TypeVar
 import anyio
 import attrs
 
-from ...journal.coordination.contract import IDENTITY, Coordination
+from ...journal.coordination.contract import CONTROL, IDENTITY, TERM, Coordination
 from ...journal.coordination.objects import ObjectCoordination
 from ...journal.log.s3_calls import RepeatedCalls
 from ...journal.log.s3_layout import S3LogOptions
@@ -56,7 +56,9 @@ from .store import SegmentStore
 
 T = TypeVar("T")
 _log = get_logger("node")
-_LOGS, _CHUNKS = "wal/", "lts/"
+LOGS, _CHUNKS = "wal/", "lts/"
+LOGS_AND_RECORDS = (LOGS, IDENTITY, TERM, CONTROL, "leases/", "trial")
+"""What is below the prefix besides the chunks."""
 _PATIENCE, _DELAYS = 30.0, (0.02, 1.0)
 """Seconds for which an opening repeats a listing."""
 _REOPENING = Backoff(first=0.5, maximum=5)
@@ -207,7 +209,7 @@ class BucketOpener:
 
         def make(index: int) -> S3Log:
             log_id = identity.container_log_id(index)
-            return S3Log(objects, f"{_LOGS}{index:04d}/", log_id, self.world, options, owner)
+            return S3Log(objects, f"{LOGS}{index:04d}/", log_id, self.world, options, owner)
 
         return make
 
@@ -291,13 +293,13 @@ async def _existing_identity(coordination: Coordination) -> StoreIdentity:
 
 async def _refuse_others(calls: RepeatedCalls, coordination: Coordination) -> None:
     """There is no identity: raises if something else is there."""
-    if await calls.list(_LOGS) or await calls.list(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
+    if await calls.list(f"{_CHUNKS}{MOVING_RECORD}"):
+        raise being_moved(coordination.place(""))
+    if await calls.list(LOGS) or await calls.list(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
         raise DataCorruption(
             "the store's identity is missing although there are logs or chunks of it: put the object back",
             file=coordination.place(IDENTITY),
         )
-    if await calls.list(f"{_CHUNKS}{MOVING_RECORD}"):
-        raise being_moved(coordination.place(""))
     if await calls.list(CONTAINERS_PREFIX):
         raise StoreMismatch(
             f"{coordination.place('')} is long-term storage of a store with logs elsewhere: name another "

@@ -28,7 +28,7 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.lts_boot import claim_chain
+from tierlog.actors.container.lts_boot import LtsBoot, claim_chain
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance import migration
@@ -71,6 +71,18 @@ class Site:
     def where(self, name: str) -> str:
         """A place: in the bucket if the name says so."""
         return f"s3://{BUCKET}/{name}" if name.startswith("bucket") else str(self.path / name)
+
+    def with_chunks(self, name: str) -> StoreConfig:
+        return attrs.evolve(self.settings, chunks=self.where(name))
+
+    def remove(self, prefix: str) -> None:
+        assert self.server is not None
+        for key in [key for key in self.server.objects() if key.startswith(prefix)]:
+            self.server.remove(key)
+
+    def put(self, key: str) -> None:
+        assert self.server is not None
+        self.server.put(key, b"x")
 
     def place(self, name: str) -> MigrationPlace:
         return make_place(self.where(name), self.settings, LocalFiles(), system_world(), nobody_serves)
@@ -134,15 +146,18 @@ async def list_unconfirmed(store: SegmentStore) -> list[object]:
     return [await store.on_container(index, find) for index in range(store.containers)]
 
 
-async def end_in_old_place(site: Site) -> None:
-    """A move that is cut off before it is decided."""
+async def end_in_old_place(site: Site, target: str = "new", after: int = 0) -> None:
+    """A move that is cut off before it is decided, or ``after`` so many containers."""
 
-    def cut_off(*arguments: object) -> None:
-        raise Unavailable("the network is gone")
+    async def cut_off(chunks: ChunkStorage, container: int, op: LogElement) -> None:
+        if container == after:
+            raise Unavailable("the network is gone")
+        await claim_chain(chunks, container, op)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Unavailable):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migration, "claim_chain", cut_off)
-        await site.move("old", "new")
+        with pytest.raises(Unavailable, match="the network is gone"):
+            await site.move("old", target)
 
 
 async def check_moved(store: SegmentStore, before: dict[str, Any]) -> None:
@@ -305,23 +320,10 @@ async def test_e2_a_view_of_the_old_place_is_refused_too(site: Site) -> None:
             await view.read("s#0", 0, 10)
 
 
-async def test_e4_a_move_that_was_cut_off_when_it_was_decided_goes_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_e4_a_move_that_was_cut_off_when_it_was_decided_goes_on(site: Site) -> None:
     async with site.opened("old") as store:
         before = await filled(store)
-    claimed = list[int]()
-
-    async def claim_first(chunks: ChunkStorage, container: int, op: LogElement) -> None:
-        if claimed:
-            raise Unavailable("the network is gone")
-        claimed.append(container)
-        await claim_chain(chunks, container, op)
-
-    monkeypatch.setattr(migration, "claim_chain", claim_first)
-    with pytest.raises(Unavailable):
-        await site.move("old", "new")
-    monkeypatch.undo()
+    await end_in_old_place(site, after=1)
     await site.is_refused("old")
     with pytest.raises(StoreMismatch, match="was moved to"):
         await site.undo("old")
@@ -404,3 +406,123 @@ async def test_a_damaged_store_is_not_moved(site: Site) -> None:
     flip_bit(chunk, 10)
     await site.move("old", "new")
     await site.is_refused("old")
+
+
+# --- buckets ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, server: S3Server) -> Site:
+    return Site(tmp_path, server)
+
+
+@pytest.mark.one_loop
+async def test_e5_a_store_is_moved_to_a_bucket_and_back(bucket: Site) -> None:
+    async with bucket.opened("old") as store:
+        before = await filled(store)
+        await store.backup("monday")
+    done = await bucket.move("old", "bucket-a")
+    assert done.left == (f"{bucket.path}/old/",)
+    await bucket.is_refused("old")
+    shutil.rmtree(bucket.path / "old")
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    assert (await bucket.move("bucket-a", "new")).left == (f"s3://{BUCKET}/bucket-a/",)
+    await bucket.is_refused("bucket-a")
+    bucket.remove("bucket-a/")
+    async with bucket.opened("new") as store:
+        assert await seen(store) == after
+        assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
+
+
+@pytest.mark.one_loop
+async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
+    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
+        before = await filled(store)
+    done = await bucket.move("old", "bucket-a")
+    assert (done.keeps_chunks, done.copied_objects) == (True, 0)
+    await bucket.is_refused("old")
+    await bucket.is_refused("old", adopt=True)
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    await bucket.is_refused("old")
+    done = await bucket.move("bucket-a", "new", keeps_chunks=True)
+    prefix = f"s3://{BUCKET}/bucket-a/"
+    assert done.left[:2] == (f"{prefix}wal/", f"{prefix}store")
+    for place in done.left:
+        bucket.remove(place.removeprefix(f"s3://{BUCKET}/"))
+    async with bucket.opened("new") as store:
+        assert await seen(store) == after
+        assert await list_unconfirmed(store) == [None, None]
+        await store.append("s#0", b"goes on")
+        await store.flush()
+
+
+@pytest.mark.one_loop
+async def test_e4_a_move_without_copies_that_was_cut_off_goes_on(bucket: Site) -> None:
+    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
+        before = await filled(store)
+    await end_in_old_place(bucket, "bucket-a")
+    await bucket.undo("old")
+    async with bucket.opened("old") as store:
+        assert await seen(store) == before
+    await end_in_old_place(bucket, "bucket-a", after=1)
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await bucket.undo("old")
+    await bucket.move("old", "bucket-a")
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
+    assert (await bucket.move("old", "bucket-a")).is_complete
+
+
+@pytest.mark.one_loop
+async def test_e5_an_owner_that_goes_on_in_the_new_place_is_not_set_back(
+    bucket: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process that is at the same move, and slower."""
+    async with bucket.opened("old") as store:
+        before = await filled(store)
+    await end_in_old_place(bucket, "bucket-a", after=1)
+    read = migration.read_boot
+
+    async def read_slowly(index: int, *arguments: Any) -> LtsBoot:
+        boot = await read(index, *arguments)
+        if index == 1:
+            monkeypatch.undo()
+            await bucket.move("old", "bucket-a")
+            async with bucket.opened("bucket-a") as store:
+                await check_moved(store, before)
+        return boot
+
+    monkeypatch.setattr(migration, "read_boot", read_slowly)
+    with pytest.raises(Unavailable, match="another process has completed the move"):
+        await bucket.move("old", "bucket-a")
+    async with bucket.opened("bucket-a") as store:
+        assert (await store.segment_info("s#0")).length == before["s#0"].length + 4
+
+
+@pytest.mark.one_loop
+async def test_e6_a_bucket_with_anything_else_is_refused(bucket: Site) -> None:
+    async with bucket.opened("old") as store:
+        before = await filled(store)
+    async with bucket.opened("bucket-b"):
+        pass
+    bucket.put("bucket-c/letter.txt")
+    for name, message in {
+        "bucket-b": "has a store already",
+        "bucket-c": "has other objects, such as letter.txt",
+    }.items():
+        with pytest.raises(InvalidArgument, match=message):
+            await bucket.move("old", name)
+    with pytest.raises(InvalidArgument, match="copy them"):
+        await bucket.move("bucket-b", "bucket-d", keeps_chunks=True)
+    with pytest.raises(InvalidArgument, match="the same place"):
+        await bucket.move("bucket-b", "bucket-b/within")
+    await bucket.move("old", "bucket-e", confirms=False)
+    with pytest.raises(StoreMismatch, match="is being moved to"):
+        async with bucket.opened("bucket-e"):
+            pass
+    async with bucket.opened("old") as store:
+        await check_moved(store, before)
