@@ -198,7 +198,7 @@ class _Move:
             return await self._run_again(found, ends)
 
         if not any(ended.decision for ended in ends):
-            await self._target.check_empty(self._identity, self._new)
+            await self._target.check_target(self._identity, self._new)
         async with self._target.building(self._identity, self._new) as building:
             if not any(ended.decision for ended in ends):
                 await self._begin()

@@ -139,9 +139,9 @@ class MigrationPlace(ABC):
         Raises ``InvalidArgument`` or ``Unavailable`` if another process has it open."""
 
     @abstractmethod
-    async def check_empty(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
-        """Raises ``InvalidArgument`` if there is anything beside ``chunks`` and what a move of this store left
-        that was cut off."""
+    async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
+        """Raises ``InvalidArgument`` if there is anything beside ``chunks``, and beside what a move of this
+        store left that was cut off, and ``Unsupported`` if no store can be there."""
 
     @abstractmethod
     def building(self, identity: StoreIdentity, chunks: ChunkPlace) -> AbstractAsyncContextManager[Building]:
@@ -190,7 +190,7 @@ class FolderPlace(MigrationPlace):
         async with opener.store(None) as store:
             yield store
 
-    async def check_empty(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
+    async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         await check_folder(self._files, self._folder)
         await run_program(self._files, refuse_other_files(self._folder), self._folder.path)
 
@@ -263,7 +263,7 @@ class BucketPlace(MigrationPlace):
         return self._objects
 
     @property
-    def _coordination(self) -> Coordination:
+    def _coordination(self) -> ObjectCoordination:
         return ObjectCoordination(self._open_objects, "", self._world)
 
     async def identity(self) -> StoreIdentity | None:
@@ -292,7 +292,7 @@ class BucketPlace(MigrationPlace):
         ):
             yield store
 
-    async def check_empty(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
+    async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         own = chunks.shown.removeprefix(str(self._location)) + "/"
         has_logs = False
         async with aclosing(self._open_objects.list("")) as listed:
@@ -303,6 +303,7 @@ class BucketPlace(MigrationPlace):
                     raise InvalidArgument(
                         f"{self.shown} has other objects, such as {each.key}: name an empty prefix"
                     )
+        await self._coordination.try_conditions()
         if has_logs:
             # Without an identity they are no store's. Those of another one have other ids, and are refused.
             make_log = self._opener().log_maker(self._open_objects, identity, bytes(16))

@@ -128,8 +128,10 @@ async def nobody_serves(
     options = TermOptions(lease=lease, interval=lease / 3)
     async with claim_term(coordination, identity, owner, options) as term, body_group() as tasks:
         tasks.start_soon(_renew, term)
-        yield
-        tasks.cancel_scope.cancel()
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
 
 
 async def _renew(term: Term) -> None:

@@ -94,12 +94,12 @@ class ObjectCoordination(Coordination):
         if not version:
             if await self.load(name) is not None:
                 return None
-            await self._try_conditions()
+            await self.try_conditions()
         # D1: what is there with the same bytes is this record, whoever has put it.
         put = await self._calls.put(self._prefix + name, [data], version=version, proof=RECORD_BYTES_MAX)
         return put.version or None
 
-    async def _try_conditions(self) -> None:
+    async def try_conditions(self) -> None:
         """D2: raises ``Unsupported`` if the service ignores a condition."""
         key = f"{self._prefix}trial"
         made = await self._calls.put(key, [self._world.id_bytes()])

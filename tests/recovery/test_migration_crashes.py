@@ -1,10 +1,10 @@
-"""A move that is cut off at any I/O call, by the end of its process or by a power loss (rules E1 to E6): one of
-the two places has the store, with everything, and the same command completes the move."""
+"""A move that is cut off at any I/O call, by the end of its process or by a power loss (rules E1 to E6): one
+of the two places has the store, with everything, and the same command completes the move."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -19,6 +19,7 @@ from support.crash_world import CONFIG, Limits, Mode, after, changes_disk, descr
 from support.stores_of_all_kinds import contents
 from support.virtual import run_virtual, virtual_world
 from tierlog import AttributeUpdate, SegmentStore, StoreMismatch, open_store
+from tierlog.actors.container.container import Container
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance import migration_places
@@ -28,6 +29,9 @@ from tierlog.storage_backends.base.files import IoCall
 
 LIMITS = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 OLD, NEW = "/data", "/new"
+CALLS = 560
+"""The calls of the move that change what a crash may leave, about."""
+MODES: tuple[Mode, ...] = ("none", "kill", "random", "all")
 numbers = iter(range(100, 1 << 30))
 """Numbers of processes: no two of a test share one."""
 
@@ -90,8 +94,8 @@ class Instant:
     disk: SimulatedDisk
 
 
-async def instants(every: int) -> tuple[list[Instant], dict[str, Any]]:
-    """The disk before every such call of a move that changes what a crash may leave."""
+async def instants(numbers: range) -> tuple[list[Instant], dict[str, Any]]:
+    """The disk before those of the calls of a move that change what a crash may leave."""
     disk, before = await make()
     found: list[Instant] = []
     count, random = 0, Random(1)
@@ -99,30 +103,34 @@ async def instants(every: int) -> tuple[list[Instant], dict[str, Any]]:
     def watch(index: int, call: IoCall) -> None:
         nonlocal count
         if changes_disk(disk, call):
-            if count % every == 0:
+            if count in numbers:
                 found.append(Instant(f"{count}: {describe(call)}", image_at(disk, call, random)))
             count += 1
 
     done = await move(SimulatedFiles(disk, watch))
     assert done.is_complete
-    return [*found, Instant("end", disk.copy())], before
+    assert CALLS - 100 < count <= CALLS, "choose other calls"
+    return found, before
 
 
 async def is_ended(disk: SimulatedDisk, before: dict[str, Any]) -> bool:
     """Whether the store cannot be opened in the old place. If it can, it has everything."""
-    try:
+    with suppress(StoreMismatch):
         async with opened(disk, OLD) as store:
             assert await seen(store) == before
-    except StoreMismatch as error:
-        assert "was moved to" in str(error)
-        return True
-    return False
+            return False
+    return True
+
+
+async def find_unconfirmed(owner: Container) -> object:
+    return owner.confirmation.unconfirmed
 
 
 async def check_new(disk: SimulatedDisk, before: dict[str, Any]) -> None:
     async with opened(disk, NEW) as store:
         assert await seen(store) == before
         assert (await store.segment_info("a/s")).history == 0
+        assert [await store.on_container(index, find_unconfirmed) for index in range(2)] == [None, None]
         # A duplicate, and the next one.
         assert await store.append("a/s", b"not flushed", writer_id="w", event_number=1) == 7
         assert await store.append("a/s", b"!", writer_id="w", event_number=2) == 18
@@ -159,9 +167,9 @@ async def check(instant: Instant, mode: Mode, before: dict[str, Any]) -> None:
     await check_new(disk, before)
 
 
-async def check_all(every: int, modes: tuple[Mode, ...]) -> None:
+async def check_calls(calls: range, modes: tuple[Mode, ...]) -> None:
     with limits():
-        found, before = await instants(every)
+        found, before = await instants(calls)
         for number, instant in enumerate(found):
             mode = modes[number % len(modes)]
             try:
@@ -171,6 +179,20 @@ async def check_all(every: int, modes: tuple[Mode, ...]) -> None:
                 raise
 
 
+def test_e_a_move_that_is_cut_off_is_completed_or_given_up() -> None:
+    run_virtual(partial(check_calls, range(100, CALLS, 200), ("none", "kill")), 0)
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_e_a_move_that_was_cut_off_is_completed_or_given_up(backend: str) -> None:
-    run_virtual(partial(check_all, 97, ("none", "kill")), 0, backend)
+@pytest.mark.parametrize("part", range(2))
+def test_e_a_move_that_is_cut_off_anywhere_is_completed_or_given_up(backend: str, part: int) -> None:
+    calls = range(part * CALLS // 2, (part + 1) * CALLS // 2, 29)
+    run_virtual(partial(check_calls, calls, MODES), part, backend)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(CALLS // 20))
+def test_e_a_move_that_is_cut_off_at_each_call_is_completed_or_given_up(part: int) -> None:
+    modes = MODES[part % 4 :] + MODES[: part % 4]
+    run_virtual(partial(check_calls, range(part * 20, part * 20 + 20), modes), part)
