@@ -28,7 +28,7 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.lts_boot import LtsBoot, claim_chain
+from tierlog.actors.container.lts_boot import LtsBoot, claim_chain, read_boot
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance import migration
@@ -43,7 +43,7 @@ from tierlog.journal.operations.log_element import LogElement
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
 @asynccontextmanager
@@ -79,6 +79,12 @@ class Site:
         assert self.server is not None
         for key in [key for key in self.server.objects() if key.startswith(prefix)]:
             self.server.remove(key)
+
+    def copy(self, source: str, target: str) -> None:
+        assert self.server is not None
+        for key, data in self.server.objects().items():
+            if key.startswith(source):
+                self.server.put(target + key.removeprefix(source), data)
 
     def put(self, key: str) -> None:
         assert self.server is not None
@@ -195,6 +201,7 @@ async def test_e5_a_moved_store_is_the_same_store(site: Site) -> None:
     assert sorted(path.name for path in (site.path / "new").iterdir()) == ["lts", "wal"]
 
 
+@pytest.mark.extended
 async def test_e5_a_backup_can_be_restored_after_the_move(site: Site) -> None:
     async with site.opened("old") as store:
         before = await filled(store)
@@ -208,6 +215,7 @@ async def test_e5_a_backup_can_be_restored_after_the_move(site: Site) -> None:
         assert await seen(store) == before
 
 
+@pytest.mark.extended
 async def test_e5_a_store_that_nobody_has_flushed_is_moved(site: Site) -> None:
     async with site.opened("old") as store:
         await store.create_segment("s")
@@ -239,6 +247,7 @@ async def test_e2_until_it_is_confirmed_the_old_place_goes_on(site: Site) -> Non
         await check_moved(store, before)
 
 
+@pytest.mark.extended
 async def test_a_backup_that_prepares_a_move_is_replaced_by_the_next_one(site: Site) -> None:
     async with site.opened("old") as store:
         await filled(store)
@@ -334,6 +343,7 @@ async def test_e4_a_move_that_was_cut_off_when_it_was_decided_goes_on(site: Site
         await check_moved(store, before)
 
 
+@pytest.mark.extended
 async def test_e7_a_complete_move_may_be_repeated(site: Site) -> None:
     async with site.opened("old") as store:
         before = await filled(store)
@@ -377,6 +387,7 @@ async def test_e6_a_place_with_anything_else_is_refused(site: Site) -> None:
         await check_moved(store, before)
 
 
+@pytest.mark.extended
 async def test_e6_the_target_of_another_move_is_refused(site: Site) -> None:
     for name in ("old", "other"):
         async with site.opened(name) as store:
@@ -395,6 +406,7 @@ async def test_a_store_that_is_open_is_not_moved(site: Site) -> None:
         await check_moved(store, before)
 
 
+@pytest.mark.extended
 async def test_a_damaged_store_is_not_moved(site: Site) -> None:
     async with site.opened("old") as store:
         await filled(store)
@@ -416,7 +428,6 @@ def bucket(tmp_path: Path, server: S3Server) -> Site:
     return Site(tmp_path, server)
 
 
-@pytest.mark.one_loop
 async def test_e5_a_store_is_moved_to_a_bucket_and_back(bucket: Site) -> None:
     async with bucket.opened("old") as store:
         before = await filled(store)
@@ -436,7 +447,7 @@ async def test_e5_a_store_is_moved_to_a_bucket_and_back(bucket: Site) -> None:
         assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
 
 
-@pytest.mark.one_loop
+@pytest.mark.extended
 async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
     async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
         before = await filled(store)
@@ -460,7 +471,7 @@ async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
         await store.flush()
 
 
-@pytest.mark.one_loop
+@pytest.mark.extended
 async def test_e4_a_move_without_copies_that_was_cut_off_goes_on(bucket: Site) -> None:
     async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
         before = await filled(store)
@@ -477,7 +488,7 @@ async def test_e4_a_move_without_copies_that_was_cut_off_goes_on(bucket: Site) -
     assert (await bucket.move("old", "bucket-a")).is_complete
 
 
-@pytest.mark.one_loop
+@pytest.mark.extended
 async def test_e5_an_owner_that_goes_on_in_the_new_place_is_not_set_back(
     bucket: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,10 +496,9 @@ async def test_e5_an_owner_that_goes_on_in_the_new_place_is_not_set_back(
     async with bucket.opened("old") as store:
         before = await filled(store)
     await end_in_old_place(bucket, "bucket-a", after=1)
-    read = migration.read_boot
 
     async def read_slowly(index: int, *arguments: Any) -> LtsBoot:
-        boot = await read(index, *arguments)
+        boot = await read_boot(index, *arguments)
         if index == 1:
             monkeypatch.undo()
             await bucket.move("old", "bucket-a")
@@ -503,19 +513,22 @@ async def test_e5_an_owner_that_goes_on_in_the_new_place_is_not_set_back(
         assert (await store.segment_info("s#0")).length == before["s#0"].length + 4
 
 
-@pytest.mark.one_loop
+@pytest.mark.extended
 async def test_e6_a_bucket_with_anything_else_is_refused(bucket: Site) -> None:
     async with bucket.opened("old") as store:
         before = await filled(store)
     async with bucket.opened("bucket-b"):
         pass
     bucket.put("bucket-c/letter.txt")
+    bucket.copy("bucket-b/wal/", "bucket-f/wal/")
     for name, message in {
         "bucket-b": "has a store already",
         "bucket-c": "has other objects, such as letter.txt",
     }.items():
         with pytest.raises(InvalidArgument, match=message):
             await bucket.move("old", name)
+    with pytest.raises((DataCorruption, StoreMismatch), match="belongs to log"):
+        await bucket.move("old", "bucket-f")
     with pytest.raises(InvalidArgument, match="copy them"):
         await bucket.move("bucket-b", "bucket-d", keeps_chunks=True)
     with pytest.raises(InvalidArgument, match="the same place"):
