@@ -20,6 +20,8 @@ from tierlog import (
     AttributeUpdate,
     DataCorruption,
     InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
     SegmentStore,
     StoreConfig,
     StoreMismatch,
@@ -32,6 +34,7 @@ from tierlog.actors.container.lts_boot import LtsBoot, claim_chain, read_boot
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance import migration
+from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
 from tierlog.actors.maintenance.migration import Migration, migrate, undo
 from tierlog.actors.maintenance.migration_places import MigrationPlace, make_place
 from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig
@@ -248,6 +251,32 @@ async def test_e2_until_it_is_confirmed_the_old_place_goes_on(site: Site) -> Non
 
 
 @pytest.mark.extended
+async def test_e6_the_old_store_may_go_on_while_it_is_copied(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup keeps what is being copied."""
+    async with site.opened("old") as store:
+        await filled(store)
+
+    async def copy_later(*arguments: Any, **more: Any) -> CopiedBackup:
+        monkeypatch.undo()
+        async with site.opened("old") as store:
+            await store.append("s#0", bytes(100_000))
+            await store.flush()
+            await store.truncate_segment("s#0", 100_200)
+            await store.delete_segment("a#1")
+            await store.flush()
+        return await copy_backup(*arguments, **more)
+
+    monkeypatch.setattr(migration, "copy_backup", copy_later)
+    assert not (await site.move("old", "new", confirms=False)).is_complete
+    async with site.opened("old") as store:
+        before = await seen(store)
+    await site.move("old", "new")
+    async with site.opened("new") as store:
+        assert await seen(store) == before
+
+
 async def test_a_backup_that_prepares_a_move_is_replaced_by_the_next_one(site: Site) -> None:
     async with site.opened("old") as store:
         await filled(store)
@@ -284,6 +313,20 @@ async def test_e3_one_that_is_complete_is_not(site: Site) -> None:
     with pytest.raises(InvalidArgument, match="has a store already"):
         await site.move("new", "old")
     async with site.opened("new") as store:
+        await check_moved(store, before)
+
+
+@pytest.mark.extended
+async def test_e3_without_the_new_place_an_operator_can_open_the_old_one(site: Site) -> None:
+    """By what the documentation says: the decision is removed by hand."""
+    async with site.opened("old") as store:
+        before = await filled(store)
+    await site.move("old", "new")
+    shutil.rmtree(site.path / "new")
+    for journal in (site.path / "old" / "lts" / "_system" / "containers").glob("*/journal"):
+        max(journal.iterdir()).unlink()
+    await site.undo("old")
+    async with site.opened("old") as store:
         await check_moved(store, before)
 
 
@@ -469,6 +512,21 @@ async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
         assert await list_unconfirmed(store) == [None, None]
         await store.append("s#0", b"goes on")
         await store.flush()
+
+
+@pytest.mark.extended
+async def test_e1_an_owner_that_was_cut_off_acks_nothing_more(bucket: Site) -> None:
+    """Nothing locks a bucket. What it acked before is there."""
+    async with bucket.opened("bucket-a") as cut_off:
+        await filled(cut_off)
+        await cut_off.append("s#0", b"acked")
+        before = await seen(cut_off)
+        await bucket.move("bucket-a", "new")
+        with pytest.raises((NotOwner, OutcomeUnknown)):
+            await cut_off.append("s#0", b"too late")
+    await bucket.is_refused("bucket-a")
+    async with bucket.opened("new") as store:
+        await check_moved(store, before)
 
 
 @pytest.mark.extended
