@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractAsyncContextManager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,12 +26,7 @@ _HINTS: Hints = {
     StorageFull: RUN_AGAIN,
     DataCorruption: "`tierlog doctor --deep` and `tierlog lts verify` list all damage of the old place",
 }
-_PLACE = "A data folder, or s3://BUCKET/PREFIX for a store that is in a bucket as a whole."
-
-
-class ChunkChoice(Enum):
-    COPY = "copy"
-    KEEP = "keep"
+_PLACE = "A data folder, s3://BUCKET/PREFIX or bookkeeper://ZOOKEEPER:PORT/PATH."
 
 
 def migrate(
@@ -57,28 +51,29 @@ def migrate(
         typer.Option("--confirm", help="Complete the move, without a question."),
     ] = False,
     chunks: Annotated[
-        ChunkChoice | None,
+        str,
         typer.Option(
             "--chunks",
-            help="Copy the chunks, or keep them in the bucket where they are. Default: copy, unless the new "
-            "place has them there anyway.",
+            metavar="LOCATION",
+            help="Where the chunks will be; `keep` leaves them where they are. Default: where a store in the "
+            "new place has its own.",
             show_default=False,
         ),
-    ] = None,
+    ] = "",
     undo: Annotated[
         bool, typer.Option("--undo", help="Give up a move that was not completed: the old place opens again.")
     ] = False,
     json: Json = False,
     config: Config = None,
 ) -> None:
-    """Move a store: from a data folder to a bucket, back, or to another folder or bucket.
+    """Move a store: from a data folder to a bucket or to BookKeeper, back, or to another place of the kind.
 
     It is prepared first: everything is flushed and copied, and each copy verified. The old place can be
     opened again meanwhile, and nothing in it is removed. Then, after a question or with --confirm, what is
     new is copied, and the store is in the new place: the old one cannot be opened any more. Run the same
     command again after an interruption.
     """
-    if undo == (to is not None) or (undo and (confirm or chunks is not None)):
+    if undo == (to is not None) or (undo and (confirm or chunks)):
         raise typer.BadParameter("name the new place with --to, or give --undo alone")
     if to is None:
         execute(lambda: _undo(source, config), hints=_HINTS, interrupted=RUN_AGAIN)
@@ -100,19 +95,14 @@ def migrate(
         _show(done)
 
 
-def _run(
-    source: str, to: str, config: Path | None, chunks: ChunkChoice | None, *, confirms: bool
-) -> Migration:
+def _run(source: str, to: str, config: Path | None, chunks: str, *, confirms: bool) -> Migration:
     async def command() -> Migration:
         from ..maintenance.migration import migrate
         from ..store.opening import system_world
 
-        keeps = None if chunks is None else chunks is ChunkChoice.KEEP
         old, new = _place(source, config), _place(to, config)
         with output.progress("copying", None) as advance:
-            return await migrate(
-                old, new, system_world(), confirms=confirms, keeps_chunks=keeps, progress=advance
-            )
+            return await migrate(old, new, system_world(), confirms=confirms, chunks=chunks, progress=advance)
 
     return execute(command, hints=_HINTS, interrupted=RUN_AGAIN)
 

@@ -10,9 +10,9 @@ What is durable, in this order, and what a crash or a cancellation leaves after 
 3. The objects that it needs as of then; the logs of the new place, each with its first element. As before.
 4. What follows in the old chain of the first container: the move can only be completed. The next call goes on
    from there.
-5. The same for the other containers; the new chains; the store's record.
+5. The same for the other containers; the new chains; the store's record; the record of the backup is removed.
 6. The new identity: the store can be opened in the new place.
-7. The mark and the backup's record are removed from it; the next call does that.
+7. The mark is removed from it; the next call does that.
 
 Where the chunks stay, both places have one chain, and nothing is copied."""
 
@@ -64,6 +64,7 @@ from .copied_objects import CopiedObjects, Totals
 from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart
 from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
 
+KEEP = "keep"
 _BACKUP = re.compile(r"moving-[0-9a-f]{16}-[0-9a-f]{32}")
 """The name of a backup that a move makes: with a digest of the place, and an id."""
 
@@ -106,24 +107,29 @@ async def migrate(
     world: World,
     *,
     confirms: bool,
-    keeps_chunks: bool | None = None,
+    chunks: str = "",
     progress: Progress = no_progress,
 ) -> Migration:
     """Prepare the move of a store from ``source`` to ``target`` and, with ``confirms``, complete it.
-    ``keeps_chunks``: they stay where they are; None: only if a store in ``target`` has them there anyway.
+    ``chunks``: where they will be; ``KEEP``: where they are; empty: where ``target`` has them.
 
-    Raises ``InvalidArgument`` (no store, a process has it open, places that overlap, a target with something
-    else), ``StoreMismatch`` (it was moved elsewhere, or the target is another store's), ``DataCorruption``
-    (the source is damaged), ``StorageFull``, ``Unavailable``, ``Unsupported``."""
-    async with source.connected(), target.connected():
-        identity = await _identity_of(source)
-        own, new = await source.chunks(), await target.chunks()
-        if keeps_chunks:
+    Raises ``ConfigError`` (the chunks cannot be there, or nothing says where), ``InvalidArgument`` (no store,
+    a process has it open, places that overlap, a target with something else), ``StoreMismatch`` (it was moved
+    elsewhere, or the target is another store's), ``DataCorruption`` (the source is damaged), ``StorageFull``,
+    ``Unavailable``, ``Unsupported``."""
+    async with source.connected():
+        identity, own = await _identity_of(source), await source.chunks()
+        if chunks == KEEP:
             if not own.location.chunks:
                 raise InvalidArgument(f"{own.shown} is a part of {source.shown}: its chunks must be copied")
-            new = own
-        check_apart(source, own, target, new)
-        return await _Move(source, target, identity, own, new, world, progress).run(confirms=confirms)
+            target.choose_chunks(own.location.chunks, own.location.s3)
+        elif chunks:
+            target.choose_chunks(chunks)
+        async with target.connected():
+            new = await target.new_chunks()
+            check_apart(source, own, target, new)
+            move = _Move(source, target, identity, own, new, world, progress)
+            return await move.run(confirms=confirms)
 
 
 async def undo(source: MigrationPlace) -> None:
@@ -238,7 +244,7 @@ class _Move:
             raise InvalidArgument(f"{self._target.shown} has a store already: name an empty place")
         if self._copies:
             async with self._new.writer() as chunks:
-                await self._clean_up(chunks)
+                await _remove_mark(chunks)
         return self._report(is_complete=True)
 
     async def _begin(self) -> None:
@@ -336,9 +342,10 @@ class _Move:
                     await claim_chain(source, index, self._decision(claim))
             if self._copies:
                 await self._put_chains(ends, claims, source, target)
+                await self._forget_backups(target)
             await building.publish()
             if self._copies:
-                await self._clean_up(target)
+                await _remove_mark(target)
 
     async def _build_logs(
         self, building: Building, ends: Sequence[_Ended], target: ChunkStorage
@@ -425,10 +432,10 @@ class _Move:
         check_store_record(record, self._identity.store_id, self._identity.containers)
         await objects.put(STORE_RECORD, [record.encode()])
 
-    async def _clean_up(self, target: ChunkStorage) -> None:
-        await self._forget_backups(target)
-        with suppress(ChunkNotFound):
-            await target.delete(MOVING_RECORD)
+
+async def _remove_mark(target: ChunkStorage) -> None:
+    with suppress(ChunkNotFound):
+        await target.delete(MOVING_RECORD)
 
 
 def _not_moved_here(source: MigrationPlace, target: MigrationPlace, container: int) -> StoreMismatch:

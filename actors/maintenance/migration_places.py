@@ -1,8 +1,8 @@
-"""Where a store is moved from, and where to: a data folder, or a bucket as a whole. For ``migration.py`` they
-are alike.
+"""Where a store is moved from, and where to: a data folder, or a place that all machines reach. For
+``migration.py`` they are alike.
 
-Cancellation and crash: what is built in a folder is in ``.restoring`` until it is published (rule S17). In a
-bucket it is in place, and no store before there is an identity."""
+Cancellation and crash: what is built in a folder is in ``.restoring`` until it is published (rule S17).
+Elsewhere it is in place, and no store before there is an identity."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 import attrs
 
 from ...journal.coordination.contract import IDENTITY, Coordination
-from ...journal.coordination.objects import ObjectCoordination
 from ...journal.log.contract import DurableDataLog
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import log_folder
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files
-from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.world import World
-from ...storage_backends.chunks.s3_location import S3Location, parse_location
+from ...storage_backends.chunks.s3_location import parse_location
 from ..folder.chunk_location import (
     ChunkLocation,
+    folder_location,
     make_chunk_reader,
     make_chunk_storage,
     recorded_location,
@@ -38,7 +37,6 @@ from ..folder.lock_files import describe_opening
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
-    bucket_of,
     check_folder,
     check_path,
     existing_identity,
@@ -46,6 +44,7 @@ from ..folder.paths import (
     refuse_other_files,
     run_program,
 )
+from ..folder.place import SharedLocation, shared_location
 from ..folder.restore_folder import (
     finish_restore,
     only_restore,
@@ -54,10 +53,12 @@ from ..folder.restore_folder import (
     restore_folder,
     restore_lane,
 )
-from ..settings.configuration import StoreConfig
+from ..settings.configuration import S3Config, StoreConfig
 from ..settings.layout_mode import LayoutMode
-from ..store.bucket import LOGS, LOGS_AND_RECORDS, BucketOpener
+from ..store.bucket import LOGS_AND_RECORDS
 from ..store.opening import StoreOpener, log_options
+from ..store.shared import SharedOpener, SharedPlace
+from ..store.shared import make_place as make_shared_place
 from ..store.store import SegmentStore
 
 OnlyService = Callable[[Coordination, StoreIdentity], AbstractAsyncContextManager[object]]
@@ -122,8 +123,18 @@ class MigrationPlace(ABC):
         """Of the store that is there; None if there is none."""
 
     @abstractmethod
+    def choose_chunks(self, chunks: str, s3: S3Config | None = None) -> None:
+        """Before ``connected``: where the chunks of a store will be that is moved here, and how that is
+        reached."""
+
+    @abstractmethod
     async def chunks(self) -> ChunkPlace:
-        """Where the chunks of that store are; if there is none, where they will be."""
+        """Where the chunks of the store are."""
+
+    @abstractmethod
+    async def new_chunks(self) -> ChunkPlace:
+        """Where those of a store that is moved here will be. Raises ``ConfigError`` if they cannot be where
+        they should, or if nothing says it."""
 
     @abstractmethod
     def roots(self) -> list[str]:
@@ -163,9 +174,15 @@ class FolderPlace(MigrationPlace):
     async def identity(self) -> StoreIdentity | None:
         return await run_program(self._files, read_identity(self._folder.wal), self._folder.wal)
 
+    def choose_chunks(self, chunks: str, s3: S3Config | None = None) -> None:
+        self._config = attrs.evolve(self._config, chunks=chunks, s3=s3 or self._config.s3)
+
     async def chunks(self) -> ChunkPlace:
         location = await recorded_location(self._files, self._folder)
         return ChunkPlace(location, self._folder, self._files, self._world)
+
+    async def new_chunks(self) -> ChunkPlace:
+        return ChunkPlace(folder_location(self._config), self._folder, self._files, self._world)
 
     def roots(self) -> list[str]:
         return [_slashed(os.path.realpath(self._folder.path))]
@@ -196,7 +213,7 @@ class FolderPlace(MigrationPlace):
 
     @asynccontextmanager
     async def building(self, identity: StoreIdentity, chunks: ChunkPlace) -> AsyncIterator[Building]:
-        config = attrs.evolve(self._config, chunks=chunks.location.chunks, s3=chunks.location.s3)
+        config = self._config
         async with only_restore(self._folder, self._files, config, makes_chunks=True):
             building = restore_folder(self._folder)
             await resolve_location(self._files, building, config, self._world)
@@ -229,10 +246,12 @@ class _FolderBuilding(Building):
         await run_program(lane, publish(self._folder), self._folder.path)
 
 
-class BucketPlace(MigrationPlace):
+class SharedMigrationPlace(MigrationPlace):
+    """A place that all machines reach."""
+
     def __init__(
         self,
-        location: S3Location,
+        location: SharedLocation,
         config: StoreConfig,
         files: Files,
         world: World,
@@ -243,118 +262,113 @@ class BucketPlace(MigrationPlace):
         self._files = files
         self._world = world
         self._only_service = only_service
-        self._objects: ObjectStore | None = None
+        self._connected: SharedPlace | None = None
         self.shown = str(location).rstrip("/")
 
-    def _opener(self, *, migrates: bool = False) -> BucketOpener:
-        return BucketOpener(
+    def choose_chunks(self, chunks: str, s3: S3Config | None = None) -> None:
+        # A bucket has its own, which cannot be configured.
+        if chunks.rstrip("/") != f"{self.shown}/lts":
+            self._config = attrs.evolve(self._config, chunks=chunks, s3=s3 or self._config.s3)
+
+    def _opener(self, *, migrates: bool = False) -> SharedOpener:
+        return SharedOpener(
             self._location, self._config, False, None, self._world, self._files, migrates=migrates
         )
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        async with self._opener().connected() as self._objects:
+        place = make_shared_place(self._location, self._config, self._files, self._world)
+        async with place.running():
+            await place.open()
+            self._connected = place
             yield
 
     @property
-    def _open_objects(self) -> ObjectStore:
-        if self._objects is None:
+    def _place(self) -> SharedPlace:
+        if self._connected is None:
             raise RuntimeError("not connected")
-        return self._objects
-
-    @property
-    def _coordination(self) -> ObjectCoordination:
-        return ObjectCoordination(self._open_objects, "", self._world)
+        return self._connected
 
     async def identity(self) -> StoreIdentity | None:
-        record = await self._coordination.load(IDENTITY)
-        return None if record is None else decode(record.data, self._coordination.place(IDENTITY))
+        coordination = self._place.coordination
+        record = await coordination.load(IDENTITY)
+        return None if record is None else decode(record.data, coordination.place(IDENTITY))
 
     async def chunks(self) -> ChunkPlace:
-        opener = self._opener()
-        return ChunkPlace(opener.chunks, StoreFolder(opener.cache), self._files, self._world)
+        return self._chunk_place(await self._place.locate_chunks())
+
+    async def new_chunks(self) -> ChunkPlace:
+        return self._chunk_place(await self._place.new_chunks())
+
+    def _chunk_place(self, location: ChunkLocation) -> ChunkPlace:
+        return ChunkPlace(location, StoreFolder(self._opener().cache), self._files, self._world)
 
     def roots(self) -> list[str]:
-        return [str(self._location)]
+        return [f"{self.shown}/"]
 
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
-        names = LOGS_AND_RECORDS if keeps_chunks else ("",)
-        return [f"{self._location}{name}" for name in names]
+        root = f"{self.shown}/"
+        if not chunks.shown.startswith(root):
+            return [root, *([] if keeps_chunks else [f"{chunks.shown}/"])]
+        return [f"{root}{name}" for name in (LOGS_AND_RECORDS if keeps_chunks else ("",))]
 
     @asynccontextmanager
     async def opened(self, *, migrates: bool) -> AsyncIterator[SegmentStore]:
         identity = await self.identity()
         if identity is None:
-            raise InvalidArgument(f"{self.shown} has no store")
+            raise InvalidArgument(f"there is no store in {self.shown}")
         async with (
-            self._only_service(self._coordination, identity),
+            self._only_service(self._place.coordination, identity),
             self._opener(migrates=migrates).store(None) as store,
         ):
             yield store
 
     async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
-        own = chunks.shown.removeprefix(str(self._location)) + "/"
-        has_logs = False
-        async with aclosing(self._open_objects.list("")) as listed:
-            async for each in listed:
-                is_log = each.key.startswith(LOGS)
-                has_logs |= is_log
-                if not is_log and each.key != "trial" and not each.key.startswith(own):
-                    raise InvalidArgument(
-                        f"{self.shown} has other objects, such as {each.key}: name an empty prefix"
-                    )
-        await self._coordination.try_conditions()
-        if has_logs:
+        if await self._place.check_target(chunks.location):
             # Without an identity they are no store's. Those of another one have other ids, and are refused.
-            make_log = self._opener().log_maker(self._open_objects, identity, bytes(16))
             for index in range(identity.containers):
-                await make_log(index).inspect()
+                log = self._place.make_log(index, identity.container_log_id(index), bytes(16))
+                try:
+                    await log.inspect()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await log.close(clean=False)
 
     @asynccontextmanager
     async def building(self, identity: StoreIdentity, chunks: ChunkPlace) -> AsyncIterator[Building]:
-        opener = self._opener()
-        if chunks.shown != opener.chunks.chunks.rstrip("/"):
-            raise InvalidArgument(
-                f"a store in {self.shown} has its chunks in {opener.chunks.chunks}, and not in "
-                f"{chunks.shown}: copy them (--chunks copy)"
-            )
-        yield _BucketBuilding(opener, self._open_objects, self._coordination, identity)
+        yield _SharedBuilding(self._place, identity, chunks.location)
 
 
-class _BucketBuilding(Building):
-    def __init__(
-        self,
-        opener: BucketOpener,
-        objects: ObjectStore,
-        coordination: Coordination,
-        identity: StoreIdentity,
-    ) -> None:
-        self._coordination = coordination
+class _SharedBuilding(Building):
+    def __init__(self, place: SharedPlace, identity: StoreIdentity, chunks: ChunkLocation) -> None:
+        self._place = place
         self._identity = identity
-        self._make_log = opener.log_maker(objects, identity, bytes(16))
+        self._chunks = chunks
 
     def log(self, index: int) -> DurableDataLog:
-        return self._make_log(index)
+        return self._place.make_log(index, self._identity.container_log_id(index), bytes(16))
 
     async def publish(self) -> None:
-        await self._coordination.compare_and_set(IDENTITY, encode(self._identity))
+        coordination, identity = self._place.coordination, encode(self._identity)
+        await self._place.record_chunks(self._chunks)
+        await coordination.compare_and_set(IDENTITY, identity)
         # Another process may have been first, with another store.
-        record = await self._coordination.load(IDENTITY)
-        if record is None or record.data != encode(self._identity):
-            raise StoreMismatch(f"somebody has made a store in {self._coordination.place('')} meanwhile")
+        record = await coordination.load(IDENTITY)
+        if record is None or record.data != identity:
+            raise StoreMismatch(f"somebody has made a store in {coordination.place('')} meanwhile")
 
 
 def make_place(
     path: str, config: StoreConfig, files: Files, world: World, only_service: OnlyService
 ) -> MigrationPlace:
-    """The place that a user names: a folder, or ``s3://BUCKET/PREFIX``."""
+    """The place that a user names, as ``open_store`` takes it."""
     # What is where is known from the places themselves, and no end of a store flushes (rule E1).
     shutdown = attrs.evolve(config.shutdown, embedded_budget=0.0)
     config = attrs.evolve(config, chunks="", shutdown=shutdown)
-    location = bucket_of(path)
+    location = shared_location(path)
     if location is None:
         return FolderPlace(check_path(path), config, files, world)
-    return BucketPlace(location, config, files, world, only_service)
+    return SharedMigrationPlace(location, config, files, world, only_service)
 
 
 def check_apart(source: MigrationPlace, own: ChunkPlace, target: MigrationPlace, new: ChunkPlace) -> None:
@@ -372,8 +386,9 @@ def check_apart(source: MigrationPlace, own: ChunkPlace, target: MigrationPlace,
 
 
 def _root(chunks: ChunkPlace) -> str:
-    location = chunks.location.chunks
-    return str(parse_location(location)) if location else _slashed(os.path.realpath(chunks.shown))
+    if chunks.location.is_bucket:
+        return str(parse_location(chunks.shown))
+    return _slashed(os.path.realpath(chunks.shown))
 
 
 def _slashed(path: str) -> str:

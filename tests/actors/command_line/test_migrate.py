@@ -75,7 +75,7 @@ def test_without_a_terminal_nothing_is_asked(run: Run, folder: Path) -> None:
         (("--undo", "--to", "new"), "give --undo alone"),
         (("--undo", "--confirm"), "give --undo alone"),
         (("--to", ""), "it is empty"),
-        (("--to", "new", "--chunks", "move"), "'move' is not one of"),
+        (("--undo", "--chunks", "keep"), "give --undo alone"),
     ],
 )
 def test_wrong_usage(run: Run, folder: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -18,6 +18,7 @@ from support.stores import config
 from support.stores_of_all_kinds import contents
 from tierlog import (
     AttributeUpdate,
+    ConfigError,
     DataCorruption,
     InvalidArgument,
     NotOwner,
@@ -424,7 +425,7 @@ async def test_e6_a_place_with_anything_else_is_refused(site: Site) -> None:
     with pytest.raises(InvalidArgument, match="there is no store"):
         await site.move("missing", "new")
     with pytest.raises(InvalidArgument, match="is a part of"):
-        await site.move("old", "new", keeps_chunks=True)
+        await site.move("old", "new", chunks="keep")
     assert not (site.path / "new").exists()
     async with site.opened("old") as store:
         await check_moved(store, before)
@@ -502,7 +503,7 @@ async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
         await check_moved(store, before)
         after = await seen(store)
     await bucket.is_refused("old")
-    done = await bucket.move("bucket-a", "new", keeps_chunks=True)
+    done = await bucket.move("bucket-a", "new", chunks="keep")
     prefix = f"s3://{BUCKET}/bucket-a/"
     assert done.left[:2] == (f"{prefix}wal/", f"{prefix}store")
     for place in done.left:
@@ -587,8 +588,8 @@ async def test_e6_a_bucket_with_anything_else_is_refused(bucket: Site) -> None:
             await bucket.move("old", name)
     with pytest.raises((DataCorruption, StoreMismatch), match="belongs to log"):
         await bucket.move("old", "bucket-f")
-    with pytest.raises(InvalidArgument, match="copy them"):
-        await bucket.move("bucket-b", "bucket-d", keeps_chunks=True)
+    with pytest.raises(ConfigError, match="a store in a bucket has its chunks in .*bucket-d/lts/"):
+        await bucket.move("bucket-b", "bucket-d", chunks="keep")
     with pytest.raises(InvalidArgument, match="the same place"):
         await bucket.move("bucket-b", "bucket-b/within")
     await bucket.move("old", "bucket-e", confirms=False)
