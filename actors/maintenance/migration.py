@@ -18,7 +18,6 @@ Where the chunks stay, both places have one chain, and nothing is copied."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import blake2b
@@ -65,8 +64,8 @@ from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart
 from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
 
 KEEP = "keep"
-_BACKUP = re.compile(r"moving-[0-9a-f]{16}-[0-9a-f]{32}")
-"""The name of a backup that a move makes: with a digest of the place, and an id."""
+_PREFIX, _NAME_LENGTH = "moving-", 56
+"""Of the names of backups that a move makes: with a digest of the place, and an id."""
 
 
 @attrs.frozen
@@ -140,8 +139,12 @@ async def undo(source: MigrationPlace) -> None:
         # E3: its ``Open`` takes the number of the element that would decide the move, or is refused.
         async with source.opened(migrates=True) as store:
             for backup in await store.backups():
-                if _BACKUP.fullmatch(backup.name):
+                if _is_own(backup.name):
                     await store.remove_backup(backup.name)
+
+
+def _is_own(backup: str) -> bool:
+    return backup.startswith(_PREFIX) and len(backup) == _NAME_LENGTH
 
 
 async def _identity_of(source: MigrationPlace) -> StoreIdentity:
@@ -196,7 +199,7 @@ class _Move:
         self._progress = progress
         self._totals = Totals()
         digest = blake2b(f"{target.shown}\n{new.shown}".encode(), digest_size=8).hexdigest()
-        self._backups = f"moving-{digest}-"
+        self._backups = f"{_PREFIX}{digest}-"
 
     async def run(self, *, confirms: bool) -> Migration:
         ends = await self._read_ends()
@@ -408,7 +411,7 @@ class _Move:
             owner=attrs.evolve(migrated.owner, folder=bytes(FINGERPRINT_BYTES)),
             predecessor=boot.newest.position,
             time_ms=self._world.time_ms(),
-            pins=tuple(pin for pin in migrated.pins if not _BACKUP.fullmatch(pin.name)),
+            pins=tuple(pin for pin in migrated.pins if not _is_own(pin.name)),
         )
 
     def _decision(self, claim: LogElement) -> LogElement:

@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from support.folders import chunk_files, flip_bit
+from support.ledger_stores import in_memory
 from support.s3_server import BUCKET, S3Server
 from support.stores import config
 from support.stores_of_all_kinds import contents
@@ -65,7 +66,7 @@ class Site:
     @property
     def settings(self) -> StoreConfig:
         if self.server is None:
-            return config()
+            return config(chunk_cache=ChunkCacheConfig(path=str(self.path / "cache")))
         return config(
             s3=S3Config(endpoint=self.server.url),
             chunk_cache=ChunkCacheConfig(path=str(self.path / "cache")),
@@ -73,7 +74,9 @@ class Site:
         )
 
     def where(self, name: str) -> str:
-        """A place: in the bucket if the name says so."""
+        """A place: in the bucket or on BookKeeper if the name says so."""
+        if name.startswith("ledgers"):
+            return f"bookkeeper://zk1:2181/stores/{name}"
         return f"s3://{BUCKET}/{name}" if name.startswith("bucket") else str(self.path / name)
 
     def with_chunks(self, name: str) -> StoreConfig:
@@ -156,7 +159,9 @@ async def list_unconfirmed(store: SegmentStore) -> list[object]:
     return [await store.on_container(index, find) for index in range(store.containers)]
 
 
-async def end_in_old_place(site: Site, target: str = "new", after: int = 0) -> None:
+async def end_in_old_place(
+    site: Site, target: str = "new", after: int = 0, source: str = "old", **more: Any
+) -> None:
     """A move that is cut off before it is decided, or ``after`` so many containers."""
 
     async def cut_off(chunks: ChunkStorage, container: int, op: LogElement) -> None:
@@ -167,7 +172,7 @@ async def end_in_old_place(site: Site, target: str = "new", after: int = 0) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migration, "claim_chain", cut_off)
         with pytest.raises(Unavailable, match="the network is gone"):
-            await site.move("old", target)
+            await site.move(source, target, **more)
 
 
 async def check_moved(store: SegmentStore, before: dict[str, Any]) -> None:
@@ -598,3 +603,71 @@ async def test_e6_a_bucket_with_anything_else_is_refused(bucket: Site) -> None:
             pass
     async with bucket.opened("old") as store:
         await check_moved(store, before)
+
+
+# --- BookKeeper -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Its ledgers and records are in memory."""
+    in_memory(tmp_path, monkeypatch)
+    return Site(tmp_path)
+
+
+async def test_e5_a_store_is_moved_to_bookkeeper_and_back(ledgers: Site) -> None:
+    shared = str(ledgers.path / "shared")
+    async with ledgers.opened("old") as store:
+        before = await filled(store)
+        await store.backup("monday")
+    with pytest.raises(ConfigError, match="needs to know where its chunks will be"):
+        await ledgers.move("old", "ledgers-a")
+    done = await ledgers.move("old", "ledgers-a", chunks=shared)
+    assert (done.keeps_chunks, done.chunks) == (False, shared)
+    await ledgers.is_refused("old")
+    shutil.rmtree(ledgers.path / "old")
+    async with ledgers.opened("ledgers-a") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    done = await ledgers.move("ledgers-a", "new")
+    assert done.left == (f"{ledgers.where('ledgers-a')}/", f"{shared}/")
+    await ledgers.is_refused("ledgers-a")
+    shutil.rmtree(shared)
+    async with ledgers.opened("new") as store:
+        assert await seen(store) == after
+        assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
+
+
+@pytest.mark.extended
+async def test_e4_a_move_to_bookkeeper_that_was_cut_off_goes_on(ledgers: Site) -> None:
+    shared = str(ledgers.path / "shared")
+    async with ledgers.opened("ledgers-a", config=ledgers.with_chunks("shared")) as store:
+        before = await filled(store)
+    for after in range(2):
+        await end_in_old_place(ledgers, "ledgers-b", after, source="ledgers-a", chunks="keep")
+        await ledgers.is_refused("ledgers-a")
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await ledgers.undo("ledgers-a")
+    done = await ledgers.move("ledgers-a", "ledgers-b", chunks="keep")
+    assert (done.keeps_chunks, done.chunks) == (True, shared)
+    assert done.left == (f"{ledgers.where('ledgers-a')}/",)
+    async with ledgers.opened("ledgers-b") as store:
+        await check_moved(store, before)
+
+
+@pytest.mark.extended
+async def test_e6_a_place_on_bookkeeper_with_anything_else_is_refused(ledgers: Site) -> None:
+    async with ledgers.opened("old") as store:
+        await filled(store)
+    async with ledgers.opened("ledgers-b", config=ledgers.with_chunks("shared")):
+        pass
+    with pytest.raises(InvalidArgument, match="has a store already"):
+        await ledgers.move("old", "ledgers-b", chunks=str(ledgers.path / "shared"))
+    with pytest.raises(InvalidArgument, match="has other objects"):
+        await ledgers.move("old", "ledgers-c", chunks=str(ledgers.path / "shared"))
+    other = str(ledgers.path / "other")
+    await ledgers.move("old", "ledgers-c", chunks=other, confirms=False)
+    with pytest.raises(StoreMismatch, match="is being moved to"):
+        async with ledgers.opened("ledgers-c", config=ledgers.with_chunks("other")):
+            pass
+    await ledgers.move("old", "ledgers-c", chunks=other)
