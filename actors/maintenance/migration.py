@@ -411,7 +411,6 @@ class _Move:
             owner=attrs.evolve(migrated.owner, folder=bytes(FINGERPRINT_BYTES)),
             predecessor=boot.newest.position,
             time_ms=self._world.time_ms(),
-            pins=tuple(pin for pin in migrated.pins if not _is_own(pin.name)),
         )
 
     def _decision(self, claim: LogElement) -> LogElement:

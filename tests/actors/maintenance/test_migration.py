@@ -31,6 +31,7 @@ from tierlog import (
     Unavailable,
     open_store,
 )
+from tierlog.actors.container import ownership
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.lts_boot import LtsBoot, claim_chain, read_boot
 from tierlog.actors.folder.identity import StoreIdentity
@@ -44,8 +45,10 @@ from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import recover_store
 from tierlog.journal.coordination.contract import Coordination
+from tierlog.journal.manifest.chain import StoredElement, list_elements, read_chain
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
@@ -235,6 +238,27 @@ async def test_e5_a_store_that_nobody_has_flushed_is_moved(site: Site) -> None:
         assert await store.list_segments() == ["s"]
 
 
+async def test_e1_a_container_ends_with_all_of_it_flushed_and_creates_nothing_more(site: Site) -> None:
+    async def end(container: Container) -> StoredElement:
+        return await container.migrate("elsewhere")
+
+    async def prove(container: Container) -> None:
+        await container.ownership.prove_anew()
+
+    async with site.opened("old") as store:
+        await filled(store)
+        index = store.container_of("s#0")
+        ended = await store.on_container(index, end)
+        assert (await store.segment_info("s#0")).flushed_length == 256 + 6 + 11
+        assert ended.element.progress.cut > 0
+        with pytest.raises(Unavailable, match="goes on at elsewhere"):
+            await store.on_container(index, prove)
+    chunks = FileSystemChunkReader(LocalFiles(), str(site.path / "old" / "lts"), system_world())
+    await chunks.open()
+    assert (await read_chain(chunks, index)).newest == ended.element
+    await chunks.close()
+
+
 async def test_e2_until_it_is_confirmed_the_old_place_goes_on(site: Site) -> None:
     """And what it does meanwhile is there after the move."""
     async with site.opened("old") as store:
@@ -319,6 +343,32 @@ async def test_e3_one_that_is_complete_is_not(site: Site) -> None:
     with pytest.raises(InvalidArgument, match="has a store already"):
         await site.move("new", "old")
     async with site.opened("new") as store:
+        await check_moved(store, before)
+
+
+@pytest.mark.extended
+async def test_e3_who_cannot_claim_the_first_container_opens_no_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    await end_in_old_place(site)
+
+    async def list_others(chunks: ChunkStorage, container: int, after: int = 0) -> list[int]:
+        if container == 0:
+            raise Unavailable("no answer")
+        return await list_elements(chunks, container, after)
+
+    journal = site.path / "old" / "lts" / "_system" / "containers" / "0001" / "journal"
+    listed = sorted(journal.iterdir())
+    monkeypatch.setattr(ownership, "list_elements", list_others)
+    with pytest.raises(Unavailable):
+        await site.undo("old")
+    assert sorted(journal.iterdir()) == listed
+    monkeypatch.undo()
+    await site.is_refused("old")
+    await site.undo("old")
+    async with site.opened("old") as store:
         await check_moved(store, before)
 
 
