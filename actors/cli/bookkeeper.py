@@ -17,7 +17,7 @@ def install(
         typer.Option(
             "--into",
             metavar="FOLDER",
-            envvar="TIERLOG_BOOKKEEPER",
+            envvar="TIERLOG_BOOKKEEPER_FOLDER",
             show_envvar=True,
             help="Where to; by default tierlog/bookkeeper in XDG_DATA_HOME or ~/.local/share.",
         ),

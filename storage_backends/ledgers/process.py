@@ -60,10 +60,12 @@ class Complaint:
 
     def __init__(self) -> None:
         self._data = b""
+        self.is_complete = anyio.Event()
 
     async def read(self, stream: anyio.abc.ByteReceiveStream) -> None:
         async for data in stream:
             self._data = (self._data + data)[-_COMPLAINT_BYTES:]
+        self.is_complete.set()
 
     def __str__(self) -> str:
         lines = self._data.decode(errors="replace").strip()
