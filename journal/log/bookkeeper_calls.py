@@ -189,9 +189,11 @@ class LogContext:
 
 
 _EPOCH = "epoch"
+_DIGITS_MAX = 10
+"""Of the largest epoch."""
 
 
 def epoch_of(description: LedgerDescription) -> int:
     """Of the opening that made the ledger; 0 if its metadata says none."""
     text = description.metadata.get(_EPOCH, b"")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0

@@ -109,7 +109,8 @@ class SidecarService(LedgerService):
                     tasks.start_soon(connection.watch_clock, process.kill)
                     tasks.start_soon(self._introduce, connection, start, tasks.cancel_scope)
                     why = await _read(connection)
-                    # Its last lines come with its end.
+                    # Its last lines come with its end, which this is if it has not ended yet.
+                    connection.shut_down()
                     with anyio.move_on_after(_LAST_LINES_SECONDS):
                         await process.wait()
                     tasks.cancel_scope.cancel()
