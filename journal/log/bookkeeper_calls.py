@@ -181,11 +181,13 @@ class LogContext:
         return await self.repeat(read)
 
     async def discard(self, ledger: Ledger) -> None:
-        """Delete a ledger that was never listed, if that is possible at once: the sweep finds it else."""
+        """B2: delete a ledger of this opening, whose record another one has, unless that one has listed it:
+        an attempt to list it may have been carried out before. The sweep finds it if this fails."""
         ledger.drop()
         with suppress(TierlogError):
-            self.counts.others += 1
-            await self.service.delete_ledger(ledger.id)
+            held = await self.load()
+            if held is None or ledger.id not in {each.id for each in held.record.ledgers}:
+                await self.delete_ledger(ledger.id)
 
 
 _EPOCH = "epoch"
