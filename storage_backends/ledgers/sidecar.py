@@ -132,7 +132,8 @@ class SidecarService(LedgerService):
                     tasks.start_soon(connection.watch_clock, process.kill)
                     tasks.start_soon(self._introduce, connection, start, tasks.cancel_scope)
                     why = await _read(connection)
-                    # Its last lines may come after its end was seen.
+                    # Its last lines may come after its end was seen; this ends it if it has not ended yet.
+                    connection.shut_down()
                     with anyio.move_on_after(_LAST_LINES_SECONDS):
                         await complaint.is_complete.wait()
                     tasks.cancel_scope.cancel()
