@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 import attrs
 
-from ..base.errors import Unavailable
+from ..base.ledger_service import SidecarNotStarted
 from ..base.values import Value
 
 HEAP_MB = 128
@@ -74,8 +74,8 @@ class Complaint:
 
 @asynccontextmanager
 async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Process, socket.socket]]:
-    """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``Unavailable`` if there is no
-    Java."""
+    """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``SidecarNotStarted`` if
+    there is no Java."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -91,7 +91,7 @@ async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Proc
                     start_new_session=True,
                 )
             except OSError as error:
-                raise Unavailable(f"the sidecar for BookKeeper cannot be started: {error}") from error
+                raise SidecarNotStarted(f"the sidecar for BookKeeper cannot be started: {error}") from error
         try:
             yield process, ours
         finally:

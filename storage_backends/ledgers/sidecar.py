@@ -25,6 +25,7 @@ from ..base.ledger_service import (
     LedgerService,
     Quorum,
     Session,
+    SidecarNotStarted,
     StoredRecord,
 )
 from ..base.values import Value
@@ -258,7 +259,7 @@ class _Start:
 
     def require(self, connection: SidecarConnection) -> None:
         if not self._succeeded:
-            raise self.failure or connection.refusal()
+            raise self.failure or SidecarNotStarted(str(connection.refusal()))
 
 
 async def _read(connection: SidecarConnection) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from support.ledger_stores import LedgerSite, in_memory
 from support.live_service import name_in
+from support.patience import scaled
 from support.stores import make
 from tierlog import (
     ConfigError,
@@ -160,6 +161,23 @@ async def test_w6_the_end_of_a_sidecar_breaks_all_logs_and_every_container_recov
             assert await store.read(name, 0, 100) == b"before after"
         assert {each.restarts for each in store.statistics().containers} == {1}
         assert service.sidecars == 2
+
+
+async def test_b11_containers_whose_sidecar_does_not_start_again_are_given_up_soon(
+    here: Machine, site: LedgerSite
+) -> None:
+    """So that another host can have them. A service that does not answer is waited for."""
+    async with here.open() as store:
+        await fill(store)
+        [service] = site.services
+        service.can_start = False
+        service.end_sidecar()
+        with anyio.fail_after(scaled(10)):
+            for _ in range(2):
+                with pytest.raises((OutcomeUnknown, Unavailable)):
+                    await store.append(NAME, b"x")
+        [container] = store.statistics().containers
+        assert (container.state, container.restarts) == ("failed", 5)
 
 
 # --- where the chunks are -----------------------------------------------------------------------------

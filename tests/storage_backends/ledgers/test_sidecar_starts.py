@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from tierlog.storage_backends.base.errors import TierlogError, Unavailable
+from tierlog.storage_backends.base.ledger_service import SidecarNotStarted
 from tierlog.storage_backends.ledgers import sidecar
 from tierlog.storage_backends.ledgers.connection import SidecarConnection
 from tierlog.storage_backends.ledgers.process import SidecarProgram
@@ -27,7 +28,7 @@ async def test_the_last_words_of_a_program_that_ends_at_once_are_in_the_error(tm
     )
     async with anyio.create_task_group() as tasks:
         await tasks.start(service.run)
-        with pytest.raises(Unavailable, match="has ended .*: there is no memory"):
+        with pytest.raises(SidecarNotStarted, match="has ended .*: there is no memory"):
             await service.count_bookies()
         service.close()
 
