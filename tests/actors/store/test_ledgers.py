@@ -14,6 +14,7 @@ import pytest
 from support.ledger_stores import LedgerSite, in_memory
 from support.live_service import name_in
 from support.patience import scaled
+from support.s3_server import BUCKET, S3Server
 from support.stores import make
 from tierlog import (
     ConfigError,
@@ -183,6 +184,26 @@ async def test_b11_containers_whose_sidecar_does_not_start_again_are_given_up_so
 # --- where the chunks are -----------------------------------------------------------------------------
 
 
+@pytest.mark.one_loop
+async def test_chunks_may_be_in_a_bucket_which_counts_its_requests(
+    here: Machine, elsewhere: Machine, server: S3Server
+) -> None:
+    s3 = S3Config(endpoint=server.url)
+    chunks = {"chunks": f"s3://{BUCKET}/stores/first", "s3": s3}
+    async with here.open(settings=chunks) as store:
+        await fill(store)
+        await store.flush()
+        counted = store.statistics().s3
+        assert counted is not None
+        assert counted.puts > 0
+    assert any(key.startswith("stores/first/containers/") for key in server.objects())
+    # How the bucket is reached is recorded too.
+    async with elsewhere.open(settings={"chunks": ""}) as store:
+        assert await read_all(store) == b"".join(PIECES)
+    with pytest.raises(StoreMismatch, match="correct `chunks`"):
+        await refused(here.open())
+
+
 async def test_where_the_chunks_are_has_its_golden_bytes(here: Machine) -> None:
     location = ChunkLocation("/shared/store", S3Config(region="eu-central-1"))
     assert encode_location(location) == GOLDEN.read_bytes()
@@ -223,6 +244,7 @@ async def test_the_folder_of_the_chunks_must_exist_be_empty_and_no_other_stores(
     (tmp_path / "home" / "letter").touch()
     with pytest.raises(InvalidArgument, match="holds other files, such as 'letter'"):
         await refused(here.open(settings={"chunks": str(tmp_path / "home")}))
+    (site.chunks / "lost+found").mkdir()
     async with here.open() as store:
         await fill(store)
         await store.flush()
