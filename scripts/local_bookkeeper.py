@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tierlog.storage_backends.ledgers.artifacts import CLIENT, SERVER, Installation, JavaProgram
 from tierlog.storage_backends.ledgers.install import compile_program
+from tierlog.storage_backends.ledgers.installed import CLIENT, SERVER, Installation, JavaProgram
 from tierlog.storage_backends.ledgers.java import find_java
 
 _SOURCE = Path(__file__).with_name("BookKeeperService.java")

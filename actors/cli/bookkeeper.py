@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import output
+from .options import Json
 from .running import execute
 
 
@@ -17,7 +18,7 @@ def install(
         typer.Option(
             "--into",
             metavar="FOLDER",
-            envvar="TIERLOG_BOOKKEEPER",
+            envvar="TIERLOG_BOOKKEEPER_FOLDER",
             show_envvar=True,
             help="Where to; by default tierlog/bookkeeper in XDG_DATA_HOME or ~/.local/share.",
         ),
@@ -35,17 +36,18 @@ def install(
     server: Annotated[
         bool, typer.Option("--server", help="Also what a local BookKeeper needs, for trying it out.")
     ] = False,
+    json: Json = False,
 ) -> None:
     """Install BookKeeper's client, which runs in a Java process beside each host.
 
-    Downloads about 16 MB (25 with --server) of pinned files, verifies their checksums, and compiles the
+    Downloads about 20 MB (26 with --server) of pinned files, verifies their checksums, and compiles the
     program that tierlog starts. Needs Java 17 or newer, without a compiler. Interrupted, it continues when it
     is run again; files that are there and right are not downloaded again.
     """
 
     async def command() -> Path:
-        from ...storage_backends.ledgers.artifacts import Installation, default_folder
         from ...storage_backends.ledgers.install import install
+        from ...storage_backends.ledgers.installed import Installation, default_folder
 
         installation = Installation(into or default_folder())
         with output.progress("downloading", None) as advance:
@@ -53,4 +55,7 @@ def install(
         return installation.folder
 
     folder = execute(command, interrupted="run it again to continue")
-    typer.echo(f"installed in {folder}")
+    if json:
+        output.print_json({"folder": str(folder)})
+    else:
+        typer.echo(f"installed in {folder}")

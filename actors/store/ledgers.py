@@ -17,9 +17,15 @@ from ...journal.log.bookkeeper_layout import BookKeeperLogOptions
 from ...journal.log.bookkeeper_log import BookKeeperLog
 from ...journal.log.bookkeeper_quorum import choose_quorum
 from ...journal.manifest.store_record import STORE_RECORD
-from ...storage_backends.base.errors import ConfigError, DataCorruption, InvalidArgument, StoreMismatch
+from ...storage_backends.base.errors import (
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    StoreMismatch,
+    Unavailable,
+)
 from ...storage_backends.base.files import Files, ListFolder, Program
-from ...storage_backends.base.ledger_service import Quorum
+from ...storage_backends.base.ledger_service import Quorum, SidecarNotStarted
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION, create_root
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
@@ -41,6 +47,8 @@ from .shared import SharedPlace
 _LOGS = "logs"
 _NO_FOLDER = StoreFolder("/")
 """These chunks are in no data folder."""
+_OF_FILE_SYSTEMS = {"lost+found"}
+"""What the root of a file system has when it is empty."""
 _LOST_RECORDS = (
     "If its records in ZooKeeper were lost, and its logs with them, `tierlog recover --from-lts` recovers "
     "what long-term storage has into a data folder"
@@ -80,8 +88,17 @@ class LedgerPlace(SharedPlace):
             yield
 
     async def open(self) -> None:
+        try:
+            bookies = await self._service.count_bookies()
+        except SidecarNotStarted:
+            raise
+        except Unavailable as error:
+            raise Unavailable(
+                f"{error}: start it, or correct the servers in {self._location} or the setting "
+                f"bookkeeper.ledgers"
+            ) from error
         # Before anybody is fenced: without enough of them nothing could be appended.
-        choose_quorum(await self._service.count_bookies(), wanted_quorum(self._config.bookkeeper))
+        choose_quorum(bookies, wanted_quorum(self._config.bookkeeper))
 
     async def begin(self) -> None:
         recorded = await self._recorded()
@@ -185,7 +202,7 @@ class LedgerPlace(SharedPlace):
 def _is_identified(folder: str) -> Program[bool]:
     """Whether the folder has been one of chunks. Raises ``InvalidArgument`` if it cannot become one."""
     try:
-        names = [entry.name for entry in (yield ListFolder(folder, others=True))]
+        names = {entry.name for entry in (yield ListFolder(folder, others=True))} - _OF_FILE_SYSTEMS
     except (FileNotFoundError, NotADirectoryError) as error:
         # Not made here: on another machine it would be another folder.
         raise InvalidArgument(

@@ -217,6 +217,8 @@ class SharedOpener:
     async def _connected(self, *, waits: bool = False) -> AsyncIterator[None]:
         place = self.place
         async with place.running():
+            # It may take seconds, and longer if nobody answers.
+            _log.info("connecting", place=str(self.location))
             await (self._awaited(place.open) if waits else place.open())
             yield
 

@@ -20,7 +20,7 @@ import httpx
 
 from ..base.errors import ConfigError, DataCorruption, Unavailable
 from ..base.parallel import in_parallel
-from .artifacts import CLIENT, COMPILER, SERVER, Artifact, Installation, JavaProgram, artifacts, sidecar
+from .installed import CLIENT, COMPILER, SERVER, Artifact, Installation, JavaProgram, artifacts, sidecar
 from .java import check_java, find_java
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
@@ -79,9 +79,8 @@ async def _fetch(
             break
         except httpx.HTTPError as error:
             if attempt == _ATTEMPTS:
-                raise Unavailable(
-                    f"{url}: {error or type(error).__name__}; run it again to continue"
-                ) from error
+                what = str(error) or type(error).__name__
+                raise Unavailable(f"{url}: {what}; run it again to continue") from error
     found = _digest(part)
     if found != artifact.sha256:
         part.unlink()

@@ -1,5 +1,6 @@
 """How a sidecar is started: a JVM whose standard input is a socket. It ends with that socket, hence with this
-process, however this process ends. It has a session of its own, so Ctrl-C in a terminal does not reach it.
+process, however this process ends (rule B11). It has a session of its own, so Ctrl-C in a terminal does not
+reach it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import anyio
 import anyio.abc
 import attrs
 
-from ..base.errors import Unavailable
+from ..base.ledger_service import SidecarNotStarted
 from ..base.values import Value
 
+HEAP_MB = 128
+_DIRECT_MB = 96
+"""Besides the heap: buffers of connections."""
 _SOCKET_BYTES = 1 << 20
 _ENDING_SECONDS = 2.0
 _COMPLAINT_BYTES = 4096
@@ -30,14 +34,13 @@ class SidecarProgram(Value):
     class_path: tuple[str, ...]
     folder: str
     """In which it runs."""
-    heap_mb: int = 128
-    direct_mb: int = 96
+    heap_mb: int = HEAP_MB
 
     def command(self) -> list[str]:
         return [
             self.java,
             f"-Xmx{self.heap_mb}m",
-            f"-XX:MaxDirectMemorySize={self.direct_mb}m",
+            f"-XX:MaxDirectMemorySize={_DIRECT_MB}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
@@ -57,10 +60,12 @@ class Complaint:
 
     def __init__(self) -> None:
         self._data = b""
+        self.is_complete = anyio.Event()
 
     async def read(self, stream: anyio.abc.ByteReceiveStream) -> None:
         async for data in stream:
             self._data = (self._data + data)[-_COMPLAINT_BYTES:]
+        self.is_complete.set()
 
     def __str__(self) -> str:
         lines = self._data.decode(errors="replace").strip()
@@ -69,8 +74,8 @@ class Complaint:
 
 @asynccontextmanager
 async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Process, socket.socket]]:
-    """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``Unavailable`` if there is no
-    Java."""
+    """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``SidecarNotStarted`` if
+    there is no Java."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -86,7 +91,7 @@ async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Proc
                     start_new_session=True,
                 )
             except OSError as error:
-                raise Unavailable(f"the sidecar for BookKeeper cannot be started: {error}") from error
+                raise SidecarNotStarted(f"the sidecar for BookKeeper cannot be started: {error}") from error
         try:
             yield process, ours
         finally:

@@ -2,7 +2,7 @@
 
 The sidecar is started when it is first needed, and again after it has ended. A ledger belongs to the sidecar
 that opened it: the sidecar's end, however it comes, breaks every ledger that was open, and a new opening
-recovers. ``run`` is the only task that must live as long as the service.
+recovers (rule B11). ``run`` is the only task that must live as long as the service.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..base.ledger_service import (
     LedgerService,
     Quorum,
     Session,
+    SidecarNotStarted,
     StoredRecord,
 )
 from ..base.values import Value
@@ -34,6 +35,8 @@ from .wire import Operation, Refused, put_map, take_description, text
 
 _PATIENCE_MIN = 30.0
 _LAST_LINES_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+"""Seconds between a start that failed and the next one. Many may ask meanwhile."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -57,6 +60,9 @@ class SidecarService(LedgerService):
         self._connection: SidecarConnection | None = None
         self._requests_before = 0
         """Of sidecars that have ended."""
+        self._failure: TierlogError | None = None
+        """Of the last start."""
+        self._pause = self._paused_until = 0.0
 
     # --- its life --------------------------------------------------------------------------------
 
@@ -90,15 +96,29 @@ class SidecarService(LedgerService):
             if self._closing.is_set():
                 raise ClosedError("the connection to BookKeeper is closed")
             await self._begun.wait()
-            assert self._tasks is not None
             self._requests_before = self.requests
             self._connection = None
-            started_one: SidecarConnection = await self._tasks.start(self._serve)
-            self._connection = started_one
+            self._connection = started_one = await self._start()
             return started_one
 
+    async def _start(self) -> SidecarConnection:
+        """B11: raises the error of the last start again until its pause is over: a sidecar costs seconds of
+        processor time, and whoever is refused may ask again at once."""
+        assert self._tasks is not None
+        if self._failure is not None and anyio.current_time() < self._paused_until:
+            raise self._failure.with_traceback(None)
+        try:
+            connection: SidecarConnection = await self._tasks.start(self._serve)
+        except TierlogError as error:
+            self._failure = error
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE) or _FIRST_PAUSE
+            self._paused_until = anyio.current_time() + self._pause
+            raise
+        self._failure, self._pause = None, 0.0
+        return connection
+
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
-        """One sidecar, from its start to its end. Raises only before it has started."""
+        """B11: one sidecar, from its start to its end. Raises only before it has started."""
         patience = max(_PATIENCE_MIN, 3 * self._options.session_timeout)
         complaint = Complaint()
         start = _Start(task_status)
@@ -113,9 +133,10 @@ class SidecarService(LedgerService):
                     tasks.start_soon(connection.watch_clock, process.kill)
                     tasks.start_soon(self._introduce, connection, start, tasks.cancel_scope)
                     why = await _read(connection)
-                    # Its last lines come with its end.
+                    # Its last lines may come after its end was seen; this ends it if it has not ended yet.
+                    connection.shut_down()
                     with anyio.move_on_after(_LAST_LINES_SECONDS):
-                        await process.wait()
+                        await complaint.is_complete.wait()
                     tasks.cancel_scope.cancel()
             finally:
                 connection.end(f"the sidecar for BookKeeper has ended ({why}){complaint}")
@@ -238,7 +259,7 @@ class _Start:
 
     def require(self, connection: SidecarConnection) -> None:
         if not self._succeeded:
-            raise self.failure or connection.refusal()
+            raise self.failure or SidecarNotStarted(str(connection.refusal()))
 
 
 async def _read(connection: SidecarConnection) -> str:

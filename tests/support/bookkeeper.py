@@ -16,16 +16,15 @@ import pytest
 
 from local_bookkeeper import LocalBookKeeper
 from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.ledgers.artifacts import (
+from tierlog.storage_backends.ledgers.install import MAVEN_CENTRAL, install
+from tierlog.storage_backends.ledgers.installed import (
     CLIENT,
     COMPILER,
     FOLDER_VARIABLE,
     SERVER,
     Installation,
     default_folder,
-    find_program,
 )
-from tierlog.storage_backends.ledgers.install import MAVEN_CENTRAL, install
 from tierlog.storage_backends.ledgers.process import SidecarProgram
 from tierlog.storage_backends.ledgers.sidecar import SidecarOptions, SidecarService
 
@@ -68,7 +67,7 @@ def installation() -> Installation:
 
 
 def program() -> SidecarProgram:
-    return find_program(installation().folder)
+    return installation().program()
 
 
 @contextmanager
@@ -92,3 +91,11 @@ async def sidecar(servers: str, session_timeout: float = _SESSION_SECONDS) -> As
             yield service
         finally:
             service.close()
+
+
+async def pid_of(service: SidecarService) -> int:
+    """Of its sidecar, which is the newest of this process."""
+    await service.session()
+    tasks = Path("/proc/self/task").glob("*/children")
+    children = [each for task in tasks for each in task.read_text().split()]
+    return max(int(each) for each in children if b"Sidecar" in Path(f"/proc/{each}/cmdline").read_bytes())

@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import attrs
 import pytest
 
-from support.memory_ledgers import Cluster, MemoryLedgers
+from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.stores import config
-from tierlog import StoreConfig
+from tierlog import OutcomeUnknown, StoreConfig
+from tierlog.actors.folder.place import BookKeeperLocation
 from tierlog.actors.settings.configuration import ChunkCacheConfig
 from tierlog.actors.store import ledgers
+from tierlog.storage_backends.base.ledger_service import Ledger, Quorum, SidecarNotStarted
+
+T = TypeVar("T")
 
 
 class ConnectedLedgers(MemoryLedgers):
-    """With the life of a sidecar, of which it needs none."""
+    """With the life of a sidecar: its end breaks the ledgers that it has open, and the next call starts
+    another one."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._open: list[MemoryLedger] = []
+        self.sidecars = 1
+        self.can_start = True
 
     async def run(self) -> None:
         await anyio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """There is nothing to end."""
+        self.end_sidecar()
+
+    def end_sidecar(self) -> None:
+        for ledger in self._open:
+            ledger._failure = OutcomeUnknown("the sidecar has ended")
+            ledger.drop()
+        self._open.clear()
+        self.end_session()
+        self.sidecars += 1
+
+    async def _ask(self, name: str, effect: Callable[[], T]) -> T:
+        if not self.can_start:
+            raise SidecarNotStarted("the sidecar has ended at its start")
+        return await super()._ask(name, effect)
+
+    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:
+        return self._opened(await super().create_ledger(quorum, metadata))
+
+    async def open_ledger(self, ledger: int, *, recover: bool) -> Ledger:
+        return self._opened(await super().open_ledger(ledger, recover=recover))
+
+    def _opened(self, ledger: Ledger) -> Ledger:
+        assert isinstance(ledger, MemoryLedger)
+        self._open.append(ledger)
+        return ledger
 
 
 @attrs.frozen
@@ -32,6 +68,8 @@ class LedgerSite:
 
     cluster: Cluster
     chunks: Path
+    services: list[ConnectedLedgers] = attrs.field(factory=list)
+    """Of each opening one."""
 
     place = "bookkeeper://zk1:2181/stores/first"
 
@@ -45,5 +83,10 @@ def in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerSite:
     """From now on stores on BookKeeper are in this memory."""
     site = LedgerSite(Cluster(), folder / "shared")
     site.chunks.mkdir()
-    monkeypatch.setattr(ledgers, "make_service", lambda location, config: ConnectedLedgers(site.cluster))
+
+    def make(location: BookKeeperLocation, config: StoreConfig) -> ConnectedLedgers:
+        site.services.append(ConnectedLedgers(site.cluster))
+        return site.services[-1]
+
+    monkeypatch.setattr(ledgers, "make_service", make)
     return site
