@@ -180,7 +180,7 @@ async def check_calls(calls: range, modes: tuple[Mode, ...]) -> None:
 
 
 def test_e_a_move_that_is_cut_off_is_completed_or_given_up() -> None:
-    run_virtual(partial(check_calls, range(100, CALLS, 200), ("none", "kill")), 0)
+    run_virtual(partial(check_calls, range(200, CALLS, 280), ("none", "kill")), 0)
 
 
 @pytest.mark.extended

@@ -4,47 +4,28 @@ E1 to E7)."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from support.folders import chunk_files, flip_bit
-from support.ledger_stores import in_memory
-from support.s3_server import BUCKET, S3Server
-from support.stores import config
-from support.stores_of_all_kinds import contents
+from support.moved_stores import Site, check_moved, end_in_old_place, filled, list_unconfirmed, seen
 from tierlog import (
-    AttributeUpdate,
-    ConfigError,
     DataCorruption,
     InvalidArgument,
-    NotOwner,
-    OutcomeUnknown,
-    SegmentStore,
-    StoreConfig,
     StoreMismatch,
-    TransactionState,
     Unavailable,
-    open_store,
 )
 from tierlog.actors.container import ownership
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.lts_boot import LtsBoot, claim_chain, read_boot
-from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.container.lts_boot import claim_chain
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance import migration
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
-from tierlog.actors.maintenance.migration import Migration, migrate, undo
-from tierlog.actors.maintenance.migration_places import MigrationPlace, make_place
-from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import recover_store
-from tierlog.journal.coordination.contract import Coordination
 from tierlog.journal.manifest.chain import StoredElement, list_elements, read_chain
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
@@ -54,143 +35,9 @@ from tierlog.storage_backends.files.local import LocalFiles
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
-@asynccontextmanager
-async def nobody_serves(coordination: Coordination, identity: StoreIdentity) -> AsyncIterator[None]:
-    yield
-
-
-@attrs.frozen
-class Site:
-    """Folders, and the bucket that they share, if there is one."""
-
-    path: Path
-    server: S3Server | None = None
-
-    @property
-    def settings(self) -> StoreConfig:
-        if self.server is None:
-            return config(chunk_cache=ChunkCacheConfig(path=str(self.path / "cache")))
-        return config(
-            s3=S3Config(endpoint=self.server.url),
-            chunk_cache=ChunkCacheConfig(path=str(self.path / "cache")),
-            s3_log=S3LogConfig(pace=0.0),
-        )
-
-    def where(self, name: str) -> str:
-        """A place: in the bucket or on BookKeeper if the name says so."""
-        if name.startswith("ledgers"):
-            return f"bookkeeper://zk1:2181/stores/{name}"
-        return f"s3://{BUCKET}/{name}" if name.startswith("bucket") else str(self.path / name)
-
-    def with_chunks(self, name: str) -> StoreConfig:
-        return attrs.evolve(self.settings, chunks=self.where(name))
-
-    def remove(self, prefix: str) -> None:
-        assert self.server is not None
-        for key in [key for key in self.server.objects() if key.startswith(prefix)]:
-            self.server.remove(key)
-
-    def copy(self, source: str, target: str) -> None:
-        assert self.server is not None
-        for key, data in self.server.objects().items():
-            if key.startswith(source):
-                self.server.put(target + key.removeprefix(source), data)
-
-    def put(self, key: str) -> None:
-        assert self.server is not None
-        self.server.put(key, b"x")
-
-    def place(self, name: str) -> MigrationPlace:
-        return make_place(self.where(name), self.settings, LocalFiles(), system_world(), nobody_serves)
-
-    @asynccontextmanager
-    async def opened(self, name: str, **arguments: Any) -> AsyncIterator[SegmentStore]:
-        arguments = {"config": self.settings, "containers": 2, **arguments}
-        async with open_store(self.where(name), **arguments) as store:
-            yield store
-
-    async def move(self, source: str, target: str, *, confirms: bool = True, **more: Any) -> Migration:
-        world = system_world()
-        return await migrate(self.place(source), self.place(target), world, confirms=confirms, **more)
-
-    async def undo(self, source: str) -> None:
-        await undo(self.place(source))
-
-    async def is_refused(self, name: str, message: str = "was moved to", **arguments: Any) -> None:
-        with pytest.raises(StoreMismatch, match=message):
-            async with self.opened(name, **arguments):
-                pass
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-async def filled(store: SegmentStore) -> dict[str, Any]:
-    """A small store with something of everything; part of it is not flushed."""
-    await store.create_segment("s#0")
-    await store.append("s#0", bytes(range(256)), writer_id="w", event_number=0)
-    await store.create_segment("a#1")
-    await store.create_segment("s#1")
-    await store.append("s#1", b"merged")
-    await store.seal_segment("s#1")
-    await store.merge_segments("s#0", ["s#1"])
-    await store.create_table("table")
-    await store.table("table").put(b"key", b"value")
-    await store.begin_transaction("s#0", "open")
-    await store.append(await store.stage_segment("s#0", "open", "0"), b"staged")
-    await store.flush()
-    await store.append("s#0", b"not flushed")
-    await store.update_attributes("a#1", [AttributeUpdate("app/x", 7)])
-    await store.table("table").put(b"key", b"other")
-    return await seen(store)
-
-
-async def seen(store: SegmentStore) -> dict[str, Any]:
-    """But for what is flushed, because a move flushes everything."""
-    found = await contents(store)
-    for name in found["names"]:
-        found[name] = attrs.evolve(found[name], flushed_length=0)
-    return found
-
-
-async def list_unconfirmed(store: SegmentStore) -> list[object]:
-    async def find(container: Container) -> object:
-        return container.confirmation.unconfirmed
-
-    return [await store.on_container(index, find) for index in range(store.containers)]
-
-
-async def end_in_old_place(
-    site: Site, target: str = "new", after: int = 0, source: str = "old", **more: Any
-) -> None:
-    """A move that is cut off before it is decided, or ``after`` so many containers."""
-
-    async def cut_off(chunks: ChunkStorage, container: int, op: LogElement) -> None:
-        if container == after:
-            raise Unavailable("the network is gone")
-        await claim_chain(chunks, container, op)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migration, "claim_chain", cut_off)
-        with pytest.raises(Unavailable, match="the network is gone"):
-            await site.move(source, target, **more)
-
-
-async def check_moved(store: SegmentStore, before: dict[str, Any]) -> None:
-    """All is there, and who goes on does not notice the move."""
-    assert await seen(store) == before
-    assert (await store.segment_info("s#0")).history == 0
-    length = (await store.segment_info("s#0")).length
-    await store.append("s#0", bytes(range(256)), writer_id="w", event_number=0)  # a duplicate
-    assert await store.append("s#0", b"more", writer_id="w", event_number=1) == length
-    info = await store.transaction_info("s#0", "open")
-    assert info.state is TransactionState.OPEN
-    row = await store.table("table").get(b"key")
-    assert row is not None
-    await store.table("table").put(b"key", b"newer", expected_version=row.version)
-    await store.flush()
 
 
 async def test_e5_a_moved_store_is_the_same_store(site: Site) -> None:
@@ -517,207 +364,3 @@ async def test_a_damaged_store_is_not_moved(site: Site) -> None:
     flip_bit(chunk, 10)
     await site.move("old", "new")
     await site.is_refused("old")
-
-
-# --- buckets ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, server: S3Server) -> Site:
-    return Site(tmp_path, server)
-
-
-async def test_e5_a_store_is_moved_to_a_bucket_and_back(bucket: Site) -> None:
-    async with bucket.opened("old") as store:
-        before = await filled(store)
-        await store.backup("monday")
-    done = await bucket.move("old", "bucket-a")
-    assert done.left == (f"{bucket.path}/old/",)
-    await bucket.is_refused("old")
-    shutil.rmtree(bucket.path / "old")
-    async with bucket.opened("bucket-a") as store:
-        await check_moved(store, before)
-        after = await seen(store)
-    assert (await bucket.move("bucket-a", "new")).left == (f"s3://{BUCKET}/bucket-a/",)
-    await bucket.is_refused("bucket-a")
-    bucket.remove("bucket-a/")
-    async with bucket.opened("new") as store:
-        assert await seen(store) == after
-        assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
-
-
-@pytest.mark.extended
-async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
-    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
-        before = await filled(store)
-    done = await bucket.move("old", "bucket-a")
-    assert (done.keeps_chunks, done.copied_objects) == (True, 0)
-    await bucket.is_refused("old")
-    await bucket.is_refused("old", adopt=True)
-    async with bucket.opened("bucket-a") as store:
-        await check_moved(store, before)
-        after = await seen(store)
-    await bucket.is_refused("old")
-    done = await bucket.move("bucket-a", "new", chunks="keep")
-    prefix = f"s3://{BUCKET}/bucket-a/"
-    assert done.left[:2] == (f"{prefix}wal/", f"{prefix}store")
-    for place in done.left:
-        bucket.remove(place.removeprefix(f"s3://{BUCKET}/"))
-    async with bucket.opened("new") as store:
-        assert await seen(store) == after
-        assert await list_unconfirmed(store) == [None, None]
-        await store.append("s#0", b"goes on")
-        await store.flush()
-
-
-@pytest.mark.extended
-async def test_e1_an_owner_that_was_cut_off_acks_nothing_more(bucket: Site) -> None:
-    """Nothing locks a bucket. What it acked before is there."""
-    async with bucket.opened("bucket-a") as cut_off:
-        await filled(cut_off)
-        await cut_off.append("s#0", b"acked")
-        before = await seen(cut_off)
-        await bucket.move("bucket-a", "new")
-        with pytest.raises((NotOwner, OutcomeUnknown)):
-            await cut_off.append("s#0", b"too late")
-    await bucket.is_refused("bucket-a")
-    async with bucket.opened("new") as store:
-        await check_moved(store, before)
-
-
-@pytest.mark.extended
-async def test_e4_a_move_without_copies_that_was_cut_off_goes_on(bucket: Site) -> None:
-    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
-        before = await filled(store)
-    await end_in_old_place(bucket, "bucket-a")
-    await bucket.undo("old")
-    async with bucket.opened("old") as store:
-        assert await seen(store) == before
-    await end_in_old_place(bucket, "bucket-a", after=1)
-    with pytest.raises(StoreMismatch, match="was moved to"):
-        await bucket.undo("old")
-    await bucket.move("old", "bucket-a")
-    async with bucket.opened("bucket-a") as store:
-        await check_moved(store, before)
-    assert (await bucket.move("old", "bucket-a")).is_complete
-
-
-@pytest.mark.extended
-async def test_e5_an_owner_that_goes_on_in_the_new_place_is_not_set_back(
-    bucket: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By another process that is at the same move, and slower."""
-    async with bucket.opened("old") as store:
-        before = await filled(store)
-    await end_in_old_place(bucket, "bucket-a", after=1)
-
-    async def read_slowly(index: int, *arguments: Any) -> LtsBoot:
-        boot = await read_boot(index, *arguments)
-        if index == 1:
-            monkeypatch.undo()
-            await bucket.move("old", "bucket-a")
-            async with bucket.opened("bucket-a") as store:
-                await check_moved(store, before)
-        return boot
-
-    monkeypatch.setattr(migration, "read_boot", read_slowly)
-    with pytest.raises(Unavailable, match="another process has completed the move"):
-        await bucket.move("old", "bucket-a")
-    async with bucket.opened("bucket-a") as store:
-        assert (await store.segment_info("s#0")).length == before["s#0"].length + 4
-
-
-@pytest.mark.extended
-async def test_e6_a_bucket_with_anything_else_is_refused(bucket: Site) -> None:
-    async with bucket.opened("old") as store:
-        before = await filled(store)
-    async with bucket.opened("bucket-b"):
-        pass
-    bucket.put("bucket-c/letter.txt")
-    bucket.copy("bucket-b/wal/", "bucket-f/wal/")
-    for name, message in {
-        "bucket-b": "has a store already",
-        "bucket-c": "has other objects, such as letter.txt",
-    }.items():
-        with pytest.raises(InvalidArgument, match=message):
-            await bucket.move("old", name)
-    with pytest.raises((DataCorruption, StoreMismatch), match="belongs to log"):
-        await bucket.move("old", "bucket-f")
-    with pytest.raises(ConfigError, match="a store in a bucket has its chunks in .*bucket-d/lts/"):
-        await bucket.move("bucket-b", "bucket-d", chunks="keep")
-    with pytest.raises(InvalidArgument, match="the same place"):
-        await bucket.move("bucket-b", "bucket-b/within")
-    await bucket.move("old", "bucket-e", confirms=False)
-    with pytest.raises(StoreMismatch, match="is being moved to"):
-        async with bucket.opened("bucket-e"):
-            pass
-    async with bucket.opened("old") as store:
-        await check_moved(store, before)
-
-
-# --- BookKeeper -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Its ledgers and records are in memory."""
-    in_memory(tmp_path, monkeypatch)
-    return Site(tmp_path)
-
-
-async def test_e5_a_store_is_moved_to_bookkeeper_and_back(ledgers: Site) -> None:
-    shared = str(ledgers.path / "shared")
-    async with ledgers.opened("old") as store:
-        before = await filled(store)
-        await store.backup("monday")
-    with pytest.raises(ConfigError, match="needs to know where its chunks will be"):
-        await ledgers.move("old", "ledgers-a")
-    done = await ledgers.move("old", "ledgers-a", chunks=shared)
-    assert (done.keeps_chunks, done.chunks) == (False, shared)
-    await ledgers.is_refused("old")
-    shutil.rmtree(ledgers.path / "old")
-    async with ledgers.opened("ledgers-a") as store:
-        await check_moved(store, before)
-        after = await seen(store)
-    done = await ledgers.move("ledgers-a", "new")
-    assert done.left == (f"{ledgers.where('ledgers-a')}/", f"{shared}/")
-    await ledgers.is_refused("ledgers-a")
-    shutil.rmtree(shared)
-    async with ledgers.opened("new") as store:
-        assert await seen(store) == after
-        assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
-
-
-@pytest.mark.extended
-async def test_e4_a_move_to_bookkeeper_that_was_cut_off_goes_on(ledgers: Site) -> None:
-    shared = str(ledgers.path / "shared")
-    async with ledgers.opened("ledgers-a", config=ledgers.with_chunks("shared")) as store:
-        before = await filled(store)
-    for after in range(2):
-        await end_in_old_place(ledgers, "ledgers-b", after, source="ledgers-a", chunks="keep")
-        await ledgers.is_refused("ledgers-a")
-    with pytest.raises(StoreMismatch, match="was moved to"):
-        await ledgers.undo("ledgers-a")
-    done = await ledgers.move("ledgers-a", "ledgers-b", chunks="keep")
-    assert (done.keeps_chunks, done.chunks) == (True, shared)
-    assert done.left == (f"{ledgers.where('ledgers-a')}/",)
-    async with ledgers.opened("ledgers-b") as store:
-        await check_moved(store, before)
-
-
-@pytest.mark.extended
-async def test_e6_a_place_on_bookkeeper_with_anything_else_is_refused(ledgers: Site) -> None:
-    async with ledgers.opened("old") as store:
-        await filled(store)
-    async with ledgers.opened("ledgers-b", config=ledgers.with_chunks("shared")):
-        pass
-    with pytest.raises(InvalidArgument, match="has a store already"):
-        await ledgers.move("old", "ledgers-b", chunks=str(ledgers.path / "shared"))
-    with pytest.raises(InvalidArgument, match="has other objects"):
-        await ledgers.move("old", "ledgers-c", chunks=str(ledgers.path / "shared"))
-    other = str(ledgers.path / "other")
-    await ledgers.move("old", "ledgers-c", chunks=other, confirms=False)
-    with pytest.raises(StoreMismatch, match="is being moved to"):
-        async with ledgers.opened("ledgers-c", config=ledgers.with_chunks("other")):
-            pass
-    await ledgers.move("old", "ledgers-c", chunks=other)
