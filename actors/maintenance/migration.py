@@ -35,7 +35,7 @@ from ...journal.manifest.chain import (
 from ...journal.manifest.element import Element, Kind
 from ...journal.manifest.pin_record import PINS, list_pins, pin_record_name
 from ...journal.manifest.store_record import (
-    MOVING_RECORD,
+    MIGRATION_RECORD,
     STORE_RECORD,
     check_store_record,
     ensure_store_record,
@@ -64,7 +64,7 @@ from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart
 from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
 
 KEEP = "keep"
-_PREFIX, _NAME_LENGTH = "moving-", 56
+_PREFIX, _NAME_LENGTH = "migration-", 59
 """Of the names of backups that a move makes: with a digest of the place, and an id."""
 
 
@@ -257,14 +257,14 @@ class _Move:
             return
         identity = self._identity
         async with self._new.writer(create=True) as chunks:
-            if await read_store_record(chunks, MOVING_RECORD) is None:
+            if await read_store_record(chunks, MIGRATION_RECORD) is None:
                 async with aclosing(chunks.list("")) as infos:
                     async for info in infos:
                         raise InvalidArgument(
                             f"{self._new.shown} has other objects, such as {info.name}: name an empty place"
                         )
             # With the trial whether it creates conditionally (rule J10).
-            await ensure_store_record(chunks, identity.store_id, identity.containers, name=MOVING_RECORD)
+            await ensure_store_record(chunks, identity.store_id, identity.containers, name=MIGRATION_RECORD)
 
     # --- the copy --------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class _Move:
     async def _copy_all(self, ended: Sequence[StoredElement]) -> None:
         async with self._own.reader() as source, self._new.writer() as target:
             await self._copy_backups(source, target)
-            objects = CopiedObjects(source, target, "moving", self._progress, rereads=False)
+            objects = CopiedObjects(source, target, "migration", self._progress, rereads=False)
             verified = VerifiedObjects(target)
             await verified.choose(PlaceOfCopies(target, len(ended)).records(), "")
             await copy_elements(
@@ -425,7 +425,7 @@ class _Move:
         source: ChunkStorage,
         target: ChunkStorage,
     ) -> None:
-        objects = CopiedObjects(source, target, "moving", self._progress, rereads=False)
+        objects = CopiedObjects(source, target, "migration", self._progress, rereads=False)
         for index, (ended, claim) in enumerate(zip(ends, claims, strict=True)):
             before = [LogElement.of(ended.migrated.element)] if ended.migrated else []
             for op in (*before, claim):
@@ -437,7 +437,7 @@ class _Move:
 
 async def _remove_mark(target: ChunkStorage) -> None:
     with suppress(ChunkNotFound):
-        await target.delete(MOVING_RECORD)
+        await target.delete(MIGRATION_RECORD)
 
 
 def _not_moved_here(source: MigrationPlace, target: MigrationPlace, container: int) -> StoreMismatch:

@@ -14,7 +14,7 @@ from ...journal.log.s3_calls import RepeatedCalls
 from ...journal.log.s3_layout import S3LogOptions
 from ...journal.log.s3_log import S3Log
 from ...journal.manifest.element import CONTAINERS_PREFIX
-from ...journal.manifest.store_record import MOVING_RECORD, being_moved
+from ...journal.manifest.store_record import MIGRATION_RECORD, being_moved
 from ...storage_backends.base.errors import ConfigError, DataCorruption, InvalidArgument, StoreMismatch
 from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.world import World
@@ -107,7 +107,7 @@ class BucketPlace(SharedPlace):
 async def refuse_others(objects: ObjectStore, coordination: Coordination, world: World) -> None:
     """There is no identity: raises if something else is there."""
     calls = RepeatedCalls(objects, world, _PATIENCE, _DELAYS)
-    if await calls.list(f"{_CHUNKS}{MOVING_RECORD}"):
+    if await calls.list(f"{_CHUNKS}{MIGRATION_RECORD}"):
         raise being_moved(coordination.place(""))
     if await calls.list(_LOGS) or await calls.list(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
         raise DataCorruption(

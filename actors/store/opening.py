@@ -25,7 +25,7 @@ import attrs
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
 from ...journal.manifest.element import CONTAINERS_PREFIX
-from ...journal.manifest.store_record import MOVING_RECORD, being_moved
+from ...journal.manifest.store_record import MIGRATION_RECORD, being_moved
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
 from ...storage_backends.base.files import FileHandle, Files, sync_ancestry
@@ -132,7 +132,7 @@ async def refuse_claimed(
     chunks = make_chunk_reader(location, files, folder, world)
     await chunks.open()
     try:
-        if await chunks.exists(MOVING_RECORD):
+        if await chunks.exists(MIGRATION_RECORD):
             raise being_moved(folder.path)
         async with aclosing(chunks.list(CONTAINERS_PREFIX)) as claims:
             async for claim in claims:

@@ -19,7 +19,7 @@ from ...storage_backends.base.errors import (
 )
 
 STORE_RECORD = "_system/store"
-MOVING_RECORD = "_system/moving"
+MIGRATION_RECORD = "_system/migration"
 """The same record while a store is moved there, which is no store yet (rule E6)."""
 _MAGIC = 0x544C5352  # "TLSR"
 _VERSION = 1
