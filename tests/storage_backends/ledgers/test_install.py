@@ -204,7 +204,8 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 
 
 def test_the_folder_follows_the_environment() -> None:
-    assert default_folder({"TIERLOG_BOOKKEEPER_FOLDER": "/srv/bk", "XDG_DATA_HOME": "/data"}) == Path("/srv/bk")
+    named = {"TIERLOG_BOOKKEEPER_FOLDER": "/srv/bk", "XDG_DATA_HOME": "/data"}
+    assert default_folder(named) == Path("/srv/bk")
     assert default_folder({"XDG_DATA_HOME": "/data"}) == Path("/data/tierlog/bookkeeper")
     assert default_folder({}).parts[-4:] == (".local", "share", "tierlog", "bookkeeper")
 
