@@ -30,7 +30,7 @@ from tierlog.storage_backends.ledgers.installed import (
     find_program,
     sidecar,
 )
-from tierlog.storage_backends.ledgers.java import check_java, find_java
+from tierlog.storage_backends.ledgers.java_runtime import check_java, find_java
 
 pytestmark = pytest.mark.anyio
 
@@ -154,7 +154,7 @@ def test_the_list_pins_every_file() -> None:
 
 
 def test_what_is_missing_is_named_java_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tierlog.storage_backends.ledgers.java.find_spec", lambda name: None)
+    monkeypatch.setattr("tierlog.storage_backends.ledgers.java_runtime.find_spec", lambda name: None)
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no Java 17 or newer"):
