@@ -15,7 +15,7 @@ import attrs
 
 from ..base.checksum import Buffer
 from ..base.codec import DecodeError, Decoder, Encoder
-from ..base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
+from ..base.errors import ClosedError, InvalidArgument, OutcomeUnknown, TierlogError, Unavailable
 from ..base.ledger_service import (
     MISSING,
     READ_ENTRIES_MAX,
@@ -33,7 +33,9 @@ from .connection import SidecarConnection
 from .process import Complaint, SidecarProgram, started
 from .wire import Operation, Refused, put_map, take_description, text
 
-_PATIENCE_MIN = 30.0
+_PATIENCE_MIN, _SESSIONS_MIN = 30.0, 3.0
+"""For how many seconds, and sessions, a reply is waited for at least."""
+_START_SECONDS = 60.0
 _LAST_LINES_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 """Seconds between a start that failed and the next one. Many may ask meanwhile."""
@@ -119,7 +121,7 @@ class SidecarService(LedgerService):
 
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
         """B11: one sidecar, from its start to its end. Raises only before it has started."""
-        patience = max(_PATIENCE_MIN, 3 * self._options.session_timeout)
+        patience = max(_PATIENCE_MIN, _SESSIONS_MIN * self._options.session_timeout)
         complaint = Complaint()
         start = _Start(task_status)
         why = "this process stopped it"
@@ -130,8 +132,7 @@ class SidecarService(LedgerService):
                     assert process.stderr is not None
                     tasks.start_soon(complaint.read, process.stderr)
                     tasks.start_soon(connection.write_all)
-                    tasks.start_soon(connection.watch_clock, process.kill)
-                    tasks.start_soon(self._introduce, connection, start, tasks.cancel_scope)
+                    tasks.start_soon(self._introduce, connection, start, tasks, process)
                     why = await _read(connection)
                     # Its last lines may come after its end was seen; this ends it if it has not ended yet.
                     connection.shut_down()
@@ -143,18 +144,27 @@ class SidecarService(LedgerService):
             start.require(connection)
 
     async def _introduce(
-        self, connection: SidecarConnection, start: _Start, scope: anyio.CancelScope
+        self,
+        connection: SidecarConnection,
+        start: _Start,
+        tasks: anyio.abc.TaskGroup,
+        process: anyio.abc.Process,
     ) -> None:
         options = self._options
         asked = Encoder().blob(text(options.servers)).blob(text(options.root))
         asked.u32(int(options.session_timeout * 1000))
         try:
-            await connection.call(Operation.CONNECT, asked.finish())
+            with anyio.fail_after(_START_SECONDS):
+                await connection.call(Operation.CONNECT, asked.finish())
+        except TimeoutError:
+            start.failure = Unavailable(f"the sidecar for BookKeeper did not start in {_START_SECONDS:g} s")
+            tasks.cancel_scope.cancel()
         except TierlogError as error:
             start.failure = error
-            scope.cancel()
+            tasks.cancel_scope.cancel()
         else:
             start.succeed(connection)
+            tasks.start_soon(connection.watch_clock, process.kill)
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -280,14 +290,18 @@ class SidecarLedger(Ledger):
         self.description = description
         self._connection = connection
         self._handle = handle.to_bytes(4, "big")
+        self._failed = False
 
     async def append(self, entries: Sequence[Sequence[Buffer]]) -> int:
+        if self._failed:
+            raise OutcomeUnknown(f"an append to ledger {self.id} before this one failed")
         # All at once, before the first wait: the sidecar adds in the order of its requests.
         begin = self._connection.begin
         numbers = [begin(Operation.APPEND, self._handle, *buffers) for buffers in entries]
         try:
             results = [await self._connection.outcome(number) for number in numbers]
         except BaseException:
+            self._failed = True
             for number in numbers:
                 self._connection.give_up(number)
             raise

@@ -21,7 +21,7 @@ from support.live_service import SyncOwnService, name_in, nothing_left, wait_unt
 from support.machines import PREFIX, Machines, joined_line
 from support.patience import scaled
 from support.s3_server import S3Server
-from tierlog.storage_backends.ledgers.java import find_java
+from tierlog.storage_backends.ledgers.java_runtime import find_java
 
 pytestmark = [
     pytest.mark.extended,

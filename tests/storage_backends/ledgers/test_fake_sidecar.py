@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from support.patience import scaled
 from tierlog.storage_backends.base.errors import ClosedError, OutcomeUnknown, Unavailable, Unsupported
 from tierlog.storage_backends.base.ledger_service import Quorum
 from tierlog.storage_backends.ledgers.process import SidecarProgram
@@ -84,16 +85,21 @@ async def test_b11_a_change_under_way_has_an_unknown_outcome_at_its_end(tmp_path
 async def test_b11_a_ledger_is_its_sidecars(tmp_path: Path) -> None:
     code = """
         greet()
-        number, operation, body = request()
-        reply(number, struct.pack(">IQ", 1, 99))
+        for handle in range(2):
+            number, operation, body = request()
+            reply(number, struct.pack(">IQ", handle, 99 + handle))
         request()
     """
     async with fake(tmp_path, code) as service:
         ledger = await service.create_ledger(Quorum(2, 2, 2), {})
-        with pytest.raises(OutcomeUnknown):
+        idle = await service.create_ledger(Quorum(2, 2, 2), {})
+        with pytest.raises(OutcomeUnknown, match="has ended"):
             await ledger.append([[b"x"]])
+        # Another one is started, which does not know them.
         await service.create_ledger(Quorum(2, 2, 2), {})
         with pytest.raises(Unavailable, match="has ended"):
+            await idle.append([[b"x"]])
+        with pytest.raises(OutcomeUnknown, match="before this one failed"):
             await ledger.append([[b"x"]])
         ledger.drop()
 
@@ -137,8 +143,9 @@ async def test_a_large_request_is_written_in_pieces_beside_others_and_a_cancelle
     code = """
         import hashlib, time
         greet()
-        number, operation, body = request()
-        reply(number, struct.pack(">IQ", 1, 99))
+        for handle in range(2):
+            number, operation, body = request()
+            reply(number, struct.pack(">IQ", handle, 99 + handle))
         time.sleep(0.2)
         for entry in range(4):
             number, operation, body = request()
@@ -148,13 +155,14 @@ async def test_a_large_request_is_written_in_pieces_beside_others_and_a_cancelle
     """
     async with fake(tmp_path, code) as service:
         ledger = await service.create_ledger(Quorum(2, 2, 2), {})
+        other = await service.create_ledger(Quorum(2, 2, 2), {})
         buffers = [bytearray(bytes([each]) * (1 << 20)) for each in range(3)]
         with anyio.move_on_after(0.05):
             await ledger.append([[each] for each in buffers])
         for each in buffers:
             each[:] = os.urandom(len(each))
 
-        assert await ledger.append([[b"small"[:1]]]) == 3
+        assert await other.append([[b"x"]]) == 3
 
 
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -174,21 +182,55 @@ async def test_a_closed_service_starts_nothing(tmp_path: Path) -> None:
         await service.session()
 
 
-async def test_a_sidecar_that_does_not_reply_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tierlog.storage_backends.ledgers.sidecar._PATIENCE_MIN", 0.2)
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tierlog.storage_backends.ledgers.sidecar._PATIENCE_MIN", scaled(0.4))
+    monkeypatch.setattr("tierlog.storage_backends.ledgers.sidecar._SESSIONS_MIN", 0.0)
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("_impatient")
+async def test_b11_a_sidecar_that_does_not_reply_is_stopped(tmp_path: Path) -> None:
     code = """
+        import os
         greet()
-        for number, operation, body in iter(request, None):
+        with open("pid", "w") as file:
+            file.write(str(os.getpid()))
+        operation = 0
+        while operation != 20:
+            number, operation, body = request()
             if operation == 28:
-                continue
+                reply(number, struct.pack(">QI", 7, 10_000))
+        while True:
+            request()
     """
     async with fake(tmp_path, code) as service:
-        service._options = SidecarOptions(servers="x:1", session_timeout=0.01)
         # A wait for a change may take for ever.
         with anyio.move_on_after(0.5) as scope:
             await service.wait_changed("/a", 0)
         assert scope.cancelled_caught
-        with pytest.raises(Unavailable, match="has ended"):
-            await service.session()
+        pid = (tmp_path / "pid").read_text()
+        with pytest.raises(Unavailable, match="has not replied for|has ended"):
+            await service.load("/a")
+        with anyio.fail_after(scaled(10)):
+            while Path(f"/proc/{pid}").exists():
+                await anyio.sleep(0.01)
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("_impatient")
+async def test_b11_a_call_without_a_reply_does_not_end_the_others(tmp_path: Path) -> None:
+    """The services behind the sidecar may be the reason."""
+    code = """
+        greet()
+        while True:
+            number, operation, body = request()
+            if operation == 28:
+                reply(number, struct.pack(">QI", os.getpid(), 10_000))
+    """
+    async with fake(tmp_path, "import os\n" + textwrap.dedent(code)) as service:
+        before = await service.session()
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown, match="has not replied"):
+                await service.create("/a", b"")
+        assert await service.session() == before
