@@ -82,6 +82,8 @@ class Fleet:
         wait = max(options.adoption, options.rejoin) if awaited else options.adoption
         self._placement.not_before = now + wait
         self._rolling: list[str] = []
+        self._leaving: dict[str, str] = {}
+        """The instance of each joined host that was lost while it drained."""
 
     @property
     def failovers(self) -> int:
@@ -147,6 +149,9 @@ class Fleet:
             for index, epoch in sorted(served.items())
             if not self._adopt(host, index, epoch, now)
         ]
+        # V11: the order to drain may have been lost with the connection, and is not given again.
+        if joined and self._leaving.pop(host_id, None) == instance:
+            host.step(HostEvent.DRAIN, now)
         if not self._more_hosts_may_report():
             self._placement.not_before = now
         return [*closes, *self.tick(now)]
@@ -211,7 +216,8 @@ class Fleet:
         return self.tick(now)
 
     def stop(self, now: float) -> list[Command]:
-        """Drain all hosts, and start none again. Those that joined go on, for the next supervisor (V11)."""
+        """Drain all hosts, and start none again. Those that joined go on, for the next supervisor (V11), with
+        the containers of the others."""
         self.stopping = self._placement.stopping = True
         own = [host for host in self.hosts.values() if not host.joined]
         for host in own:
@@ -332,6 +338,8 @@ class Fleet:
             # Its containers go elsewhere first; it is killed or forgotten if it stays silent.
             case HostPhase.STARTING | HostPhase.SERVING:
                 return self._silence(host, now)
+            case HostPhase.DRAINING if not (host.exit_ordered or self._is_gone(host, now)):
+                return self._order_exit(host)
             case _ if host.joined:
                 return self._forget(host, now)
             case HostPhase.DOWN:
@@ -349,7 +357,7 @@ class Fleet:
                 return host.since + self.options.rejoin
             # Nobody sees it exit.
             case HostPhase.DRAINING if host.joined:
-                return min(host.since + self.options.drain_limit, host.last_heard + self.options.silence)
+                return min(self._drain_due(host), host.last_heard + self.options.silence)
             case HostPhase.DOWN if not self.stopping:
                 return host.start_due
             case HostPhase.STARTING:
@@ -359,7 +367,7 @@ class Fleet:
             case HostPhase.SILENT if not host.killed:
                 return host.since + self.options.silent_grace
             case HostPhase.DRAINING if not host.killed:
-                return host.since + self.options.drain_limit
+                return self._drain_due(host)
             case _:
                 return None
 
@@ -370,18 +378,28 @@ class Fleet:
 
     # --- inside ----------------------------------------------------------------------------------
 
+    def _is_gone(self, host: Host, now: float) -> bool:
+        return host.joined and now >= host.last_heard + self.options.silence
+
+    def _drain_due(self, host: Host) -> float:
+        # V10: half of the limit is for moving its containers, the rest for closing those that are left.
+        return host.since + self.options.drain_limit * (1 if host.exit_ordered else 0.5)
+
+    def _order_exit(self, host: Host) -> list[Command]:
+        host.exit_ordered = True
+        return [DrainHost(host.id)]
+
     def _next_orders(self, now: float) -> list[Command]:
         commands: list[Command] = list(self._placement.orders(now))
         # If no host accepts its containers, a draining host keeps them to the end.
-        keeps = self.stopping or not any(host.accepts_containers for host in self.hosts.values())
+        keeps = not self._placement.accepting
         for host in self.hosts.values():
             if (
                 host.phase is HostPhase.DRAINING
                 and not host.exit_ordered
                 and (keeps or not self._placement.held(host.id))
             ):
-                host.exit_ordered = True
-                commands.append(DrainHost(host.id))
+                commands += self._order_exit(host)
         return commands
 
     def _more_hosts_may_report(self) -> bool:
@@ -399,6 +417,8 @@ class Fleet:
     def _forget(self, host: Host, now: float) -> list[Command]:
         """A joined host is gone for good, as far as is known: it may join again."""
         del self.hosts[host.id]
+        if host.phase is HostPhase.DRAINING:
+            self._leaving[host.id] = host.instance
         return [ForgetHost(host.id), *self._lose(host, now)]
 
     def _lose(self, host: Host, now: float) -> list[Command]:

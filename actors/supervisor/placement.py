@@ -31,6 +31,16 @@ class Placement:
         self.not_before = float("-inf")
         """No orders before this time: hosts of an earlier supervisor may still report what they serve."""
         self.stopping = False
+        """Whether only hosts that joined accept containers, because the others end (rule V10)."""
+
+    @property
+    def accepting(self) -> list[str]:
+        """The hosts that containers may be assigned to."""
+        return [
+            host.id
+            for host in self._hosts.values()
+            if host.accepts_containers and (host.joined or not self.stopping)
+        ]
 
     def held(self, host_id: str) -> list[Assignment]:
         """The containers that the host was ordered to serve."""
@@ -52,7 +62,7 @@ class Placement:
 
     def dues(self) -> Iterator[float]:
         """When the pauses end that had not ended at the last ``orders``."""
-        if any(host.accepts_containers for host in self._hosts.values()):
+        if self.accepting:
             waiting = (
                 max(assignment.due, self.not_before)
                 for assignment in self._assignments
@@ -66,11 +76,10 @@ class Placement:
         self._ordered_at = now
         # A host of an earlier supervisor may serve a container: opening it elsewhere would fence it for
         # nothing.
-        if self.stopping or now < self.not_before:
+        if now < self.not_before:
             return
 
-        accepting = [host.id for host in self._hosts.values() if host.accepts_containers]
-        targets = self._targets(accepting, now)
+        targets = self._targets(self.accepting, now)
         for assignment in self._assignments:
             if (
                 assignment.phase is AssignmentPhase.UNASSIGNED

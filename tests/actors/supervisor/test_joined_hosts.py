@@ -154,6 +154,19 @@ def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once
     assert (world.forgotten, set(world.owners.values())) == (["a"], {"b"})
 
 
+def test_v11_a_host_whose_order_to_drain_was_lost_with_its_connection_drains_when_it_joins_again() -> None:
+    world = joined(6, "a", "b")
+    world.frozen.add("a")
+    world.do(world.fleet.drain("a", world.now))
+    world.do(world.fleet.disconnected("a", world.now))
+    assert world.forgotten == ["a"]
+    world.resume("a")
+    assert (list(world.alive), set(world.owners.values())) == (["b"], {"b"})
+    world.join("a")
+    world.run(3)
+    assert loads(world) == [3, 3], "another process with its id is not drained"
+
+
 def test_a_rolling_restart_leaves_joined_hosts_alone() -> None:
     world = machine(containers=6, hosts=2)
     world.join("a")
@@ -167,14 +180,48 @@ def test_a_rolling_restart_leaves_joined_hosts_alone() -> None:
     assert "a" in world.alive
 
 
-def test_v11_a_stop_leaves_joined_hosts_and_what_they_serve_to_the_next_supervisor() -> None:
-    world = machine(containers=4, hosts=1)
+def test_v11_a_stop_hands_over_to_joined_hosts_and_leaves_them_to_the_next_supervisor() -> None:
+    world = machine(containers=6, hosts=2)
     world.join("a")
     world.run(3)
-    kept = {index: host for index, host in world.owners.items() if host == "a"}
     world.do(world.fleet.stop(world.now))
+    for _ in range(30):
+        world.run(0.1)
+        assert set(world.owners) == set(range(6)), "no container is out of service"
+    assert (list(world.alive), set(world.owners.values())) == (["a"], {"a"})
+    assert world.fleet.failovers == 0
+    assert world.count(SpawnHost) == 2
+
+
+def test_v10_a_stop_during_which_the_joined_hosts_are_lost_ends_all_the_same() -> None:
+    world = machine(containers=6, hosts=2)
+    world.join("a")
     world.run(3)
-    assert (list(world.alive), world.owners) == (["a"], kept)
+    world.frozen.add("a")
+    world.do(world.fleet.stop(world.now))
+    world.run(OPTIONS.silence + 1)
+    assert list(world.alive) == ["a"]
+
+
+def test_v10_a_host_whose_containers_nobody_opens_in_time_is_ordered_to_exit_and_then_killed() -> None:
+    world = machine(containers=6, hosts=1)
+    world.join("a")
+    world.run(3)
+    world.frozen.add("host-0")  # it obeys no order, and its heartbeats go on
+    begin = world.now
+    world.do(world.fleet.stop(begin))
+
+    def beat_until(share: float) -> None:
+        while world.now < begin + share * OPTIONS.drain_limit:
+            world.do(world.fleet.heartbeat("host-0", 0, world.now))
+            world.run(0.3)
+
+    beat_until(0.45)
+    assert world.count(DrainHost) == 0
+    beat_until(0.95)
+    assert (world.count(DrainHost), "host-0" in world.alive) == (1, True)
+    beat_until(1.05)
+    assert list(world.alive) == ["a"]
 
 
 def test_v8_a_container_that_crashes_joined_hosts_is_quarantined_and_the_others_go_on() -> None:
