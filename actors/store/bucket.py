@@ -60,8 +60,9 @@ _PATIENCE, _DELAYS = 30.0, (0.02, 1.0)
 """Seconds for which an opening repeats a listing."""
 _REOPENING = Backoff(first=0.5, maximum=5)
 """The pauses of a host that waits for the bucket."""
-_GROUPS_MAX = 4096
-"""A checkpoint is due after so many groups, because an opening fetches each."""
+_GROUPS_MAX, _SMALL_GROUP = 128, 64 << 10
+"""A checkpoint is due after so many small groups, because an opening fetches each."""
+_COSTLY_GROUPS_MAX = 4096
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -171,7 +172,12 @@ class BucketOpener:
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
         options = runtime_options(config, adopt=self.adopt, flush_budget=flush_budget)
-        checkpoint = attrs.evolve(options.container.checkpoint, files_max=_GROUPS_MAX)
+        checkpoint = attrs.evolve(
+            options.container.checkpoint,
+            files_max=_GROUPS_MAX,
+            small_file_bytes=_SMALL_GROUP,
+            costly_files_max=_COSTLY_GROUPS_MAX,
+        )
         container = attrs.evolve(options.container, checkpoint=checkpoint)
         cache = chunk_cache_folder(folder, self.cache, identity)
         return RuntimeParts(
