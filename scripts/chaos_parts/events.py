@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -47,6 +47,8 @@ class _Found:
     """Events of a plain writer that were read."""
     last_acked: int = -1
     unknown: int = 0
+    checked: int = 0
+    """Of the events of a plain writer below this number it is known whether one was lost."""
     violations: list[str] = attrs.field(factory=list)
 
     def add(self, number: int, offset: int) -> str:
@@ -66,7 +68,7 @@ class _Found:
             return ""
         if writer.numbered and number > expected:
             return f"comes where {expected} should: events were lost or reordered"
-        if not writer.numbered and number >= writer.next:
+        if not writer.numbered and number >= writer.next and writer.sent_max is not None:
             return "has no outcome"
         if writer.ordered and number < self.last_acked:
             return f"follows {self.last_acked}, which was sent later"
@@ -74,13 +76,15 @@ class _Found:
         acked_at = writer.offsets.get(number, offset)
         return "" if acked_at == offset else f"was acked at offset {acked_at}"
 
-    def finish(self) -> list[str]:
+    def finish(self, acked: int) -> list[str]:
+        """The violations so far: all events below ``acked`` that must be there were read."""
         writer = self.writer
         known = self.seen | writer.unknown | writer.rejected
-        first = self.next if writer.numbered else 0
-        if missing := [number for number in range(first, writer.next) if number not in known]:
+        first = self.next if writer.numbered else self.checked
+        if missing := [number for number in range(first, acked) if number not in known]:
             lost = f"{counted(len(missing), 'acked event')} of {writer.id} lost"
             self.violations.append(f"{writer.segment}: {lost}, the first is {missing[0]}")
+        self.checked = max(self.checked, acked)
         return self.violations
 
 
@@ -125,12 +129,22 @@ class SegmentCheck:
         self._rest = data[at:]
         self._offset += at
 
+    @property
+    def acked(self) -> dict[str, int]:
+        """By writer, the number below which all events have an outcome now."""
+        return {name: found.writer.next for name, found in self._found.items()}
+
     def finish(self) -> list[str]:
         """The segment ends here: every violation."""
         if self._rest and not self._broken:
             self._break(0, self._rest)
+        return self.finish_round(self.acked)
+
+    def finish_round(self, acked: Mapping[str, int]) -> list[str]:
+        """Every violation, while the writers go on: what was ``acked`` before the segment was read to its
+        tail must be there."""
         broken = [f"{self.name}, {self._broken}"] if self._broken else []
-        return broken + [each for found in self._found.values() for each in found.finish()]
+        return broken + [each for name, found in self._found.items() for each in found.finish(acked[name])]
 
     def _break(self, at: int, found: bytes) -> None:
         self._broken = f"offset {self._offset + at}: no event begins here, but {found[:60]!r}"
