@@ -111,7 +111,7 @@ class ObjectHead:
 class UploadedPart:
     tag: str
     checksum: str
-    """The part's CRC32C in base64, which the service has verified or computed; empty if it sent none."""
+    """The part's CRC32C in base64, which the service has verified; empty in an upload without checksums."""
 
 
 @attrs.frozen
@@ -336,9 +336,9 @@ class S3Requests:
 
     # --- multipart -------------------------------------------------------------------------------
 
-    async def begin_upload(self, key: str, name: str, put_id: str) -> str:
-        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id was lost (``uploads`` shows
-        it)."""
+    async def begin_upload(self, key: str, name: str, put_id: str, *, checksums: bool = True) -> str:
+        """The new upload's id. With ``checksums`` every part has one. After ``OutcomeUnknown`` there may be
+        an upload whose id was lost (``uploads`` shows it)."""
         return await self._ask(
             "create_multipart_upload",
             key,
@@ -347,27 +347,38 @@ class S3Requests:
             visible=True,
             Metadata={_ID: put_id},
             ContentType=_CONTENT,
-            ChecksumAlgorithm="CRC32C",
+            **({"ChecksumAlgorithm": "CRC32C"} if checksums else {}),
         )
 
     async def put_part(
-        self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]
+        self,
+        key: str,
+        name: str,
+        upload_id: str,
+        number: int,
+        data: Sequence[Buffer],
+        *,
+        checksum: bool = True,
     ) -> UploadedPart:
-        verified = _verified(_body(data))
+        """Without ``checksum`` the signature has the part's SHA-256 in its place, which costs more."""
+        body = _verified(_body(data))
+        if not checksum:
+            del body["ChecksumCRC32C"]
         return await self._ask(
             "upload_part",
             key,
             name,
-            lambda answer: UploadedPart(str(answer["ETag"]), verified["ChecksumCRC32C"]),
+            lambda answer: UploadedPart(str(answer["ETag"]), body.get("ChecksumCRC32C", "")),
             UploadId=upload_id,
             PartNumber=number,
-            **verified,
+            **body,
         )
 
     async def copy_part(
         self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int
     ) -> UploadedPart:
-        """A part that the service copies from a range of the object ``source``."""
+        """A part that the service copies from a range of the object ``source``, in an upload without
+        checksums."""
         return await self._ask(
             "upload_part_copy",
             key,
@@ -529,8 +540,7 @@ def _page(answer: Mapping[str, Any]) -> tuple[list[ListedObject], str | None]:
 
 
 def _copied_part(answer: Mapping[str, Any]) -> UploadedPart:
-    copied = answer["CopyPartResult"]
-    return UploadedPart(str(copied["ETag"]), str(copied.get("ChecksumCRC32C", "")))
+    return UploadedPart(str(answer["CopyPartResult"]["ETag"]), "")
 
 
 def _uploads_page(answer: Mapping[str, Any]) -> tuple[list[LeftUpload], dict[str, Any]]:

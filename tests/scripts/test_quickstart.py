@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,12 +12,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import httpx
 import pytest
 import quickstart as program
+import quickstart_engines
 from quickstart import Run, Segment, check_segment, read_input, split_text
+from quickstart_engines import S3Engine
+from s3_gateway import NoGateway
 
+import quickstart_options
 from chaos_parts.processes import RunError, Worker, processes_of_session
 from chaos_parts.service import OwnService, Victim
+from quickstart_options import extras, parse
 from support import spark as support
 from support.leftovers import processes_with
 from support.live_service import SETTINGS
@@ -52,6 +59,20 @@ def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:
         assert done.stdout.splitlines()[-1] == again
     verified = f"verified {size} bytes in 4 segments, 2 failovers, 0 lost"
     assert done.stdout.splitlines()[-last] == verified
+    assert_nothing_left(temporary)
+
+
+def verify_machines(temporary: Path, text: Path, *arguments: str) -> None:
+    """A run whose store is in a bucket."""
+    command = [sys.executable, "-W", "error", str(SCRIPT), "--engine=s3", f"--input={text}", *arguments]
+    done = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the store is s3://chunks/quickstart on the " in done.stdout
+    assert len(re.findall(r"killed machine-[12] \(process \d+\) with SIGKILL", done.stdout)) == 1
+    *_, rate, verified = done.stdout.splitlines()
+    assert re.fullmatch(r"written at \S+ MB/s, failovers included, which took up to \d+\.\d\d s", rate)
+    assert verified == f"verified {text.stat().st_size} bytes in 4 segments, 2 failovers, 0 lost"
     assert_nothing_left(temporary)
 
 
@@ -96,6 +117,38 @@ def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -
     verify(tmp_path, text)
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(450)  # it may build the gateway
+def test_a_bucket_loses_nothing_when_one_of_two_machines_is_killed(text: Path, tmp_path: Path) -> None:
+    verify_machines(tmp_path, text, "--no-spark")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(450)
+def test_spark_loses_nothing_in_a_bucket_when_a_machine_is_killed(text: Path, tmp_path: Path) -> None:
+    if reason := support.missing():
+        pytest.skip(reason)
+
+    verify_machines(tmp_path, text)
+
+
+def test_where_no_gateway_can_be_had_the_tests_s3_server_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find() -> Path:
+        raise NoGateway("there is no `go`")
+
+    monkeypatch.setattr(quickstart_engines, "find_gateway", find)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    engine = S3Engine()
+    with engine.running(tmp_path / "s3"):
+        url = engine.config.split('"')[1]
+        assert engine.shown == f"the tests' S3 server, because there is no `go`, at {url}"
+        assert httpx.get(url).status_code == 403
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+
+
 # --- the input ----------------------------------------------------------------------------------
 
 
@@ -138,7 +191,7 @@ class FakeService:
         self._failovers = failovers
 
     async def settled(self) -> dict[str, Any]:
-        return {"failovers": self._failovers}
+        return {"failovers": self._failovers, "failover_seconds": [0.2, 0.3][: self._failovers]}
 
     async def owner(self, segment: str) -> Victim:
         self.owners.append(segment)
@@ -162,7 +215,7 @@ async def test_the_owner_of_the_segment_is_killed_once_in_the_middle() -> None:
 
     assert killed == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert service.owners == ["s"]
-    assert await run.failovers() == 2
+    assert await run.failovers() == (2, 0.3)
 
 
 async def test_fewer_failovers_than_lost_containers_are_an_error() -> None:
@@ -285,6 +338,12 @@ def test_ctrl_c_ends_hosts_and_clients_and_removes_the_folder(text: Path, tmp_pa
     interrupt(tmp_path, text, "--no-spark")
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(450)
+def test_ctrl_c_ends_machines_and_gateway_and_removes_their_folders(text: Path, tmp_path: Path) -> None:
+    interrupt(tmp_path, text, "--no-spark", "--engine=s3")
+
+
 @pytest.mark.long
 def test_ctrl_c_ends_java_too(text: Path, tmp_path: Path) -> None:
     if reason := support.missing():
@@ -313,6 +372,8 @@ def test_ctrl_c_during_the_imports_ends_it_silently(tmp_path: Path) -> None:
     [
         (("--input", "no-such-file"), "no-such-file does not exist"),
         (("--keep", "."), "exists already"),
+        (("--engine", "tape"), "invalid choice: 'tape'"),
+        (("--engine", "s3", "--lose-wal"), "only with --engine local"),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -323,3 +384,20 @@ def test_wrong_arguments_are_refused(
 
     assert ended.value.code == 2
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, has_gateway, needed",
+    [
+        ("--no-spark", False, "run"),
+        ("", False, "spark"),
+        ("--engine=s3", True, "spark,s3"),
+        ("--engine=s3 --no-spark", True, "s3"),
+        ("--engine=s3 --no-spark", False, "s3,s3-server"),
+    ],
+)
+def test_only_what_is_needed_is_installed(
+    arguments: str, has_gateway: bool, needed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quickstart_options, "can_be_had", lambda: has_gateway)
+    assert extras(parse(arguments.split())) == needed
