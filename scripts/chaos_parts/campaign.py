@@ -114,11 +114,12 @@ class Run:
         *,
         since: float | None = None,
         containers: Iterable[int] | None = None,
+        limit: float = RECOVERY_LIMIT,
     ) -> None:
         """Wait until each container (default: all) has acked an event that was sent after ``since`` (default:
         now), and record the times."""
         since = time.monotonic() if since is None else since
-        await self.first(Outcome.ACKED, figure, goal, since=since, containers=containers)
+        await self.first(Outcome.ACKED, figure, goal, since=since, containers=containers, limit=limit)
         if goal is not None:
             self.windows.append((time.time() - (time.monotonic() - since), time.time()))
 

@@ -130,6 +130,7 @@ def make_parser(
     writers: bool = True,
     hosts: int = 2,
     pace: float = 0.01,
+    patience: float = 30,
 ) -> argparse.ArgumentParser:
     """``attach``: whether the script works on a service that it did not start. ``writers``: whether it has
     the common writers."""
@@ -159,8 +160,8 @@ def make_parser(
         add("--goals", action="store_true", help="a figure that misses its goal is a violation too")
     keep = "a new folder for data and log, which is kept (default: a temporary one, kept after a violation)"
     add("--keep", type=Path, metavar="FOLDER", help=keep)
-    patience = "how long the service may take to settle (default: 30)"
-    add("--patience", type=seconds, default=30, metavar="SECONDS", help=patience)
+    settling = f"how long the service may take to settle (default: {patience:g})"
+    add("--patience", type=seconds, default=patience, metavar="SECONDS", help=settling)
     add("--json", action="store_true", help="the report as one JSON document")
     if attach:
         url = "attach to this supervisor on this machine instead of starting a service"

@@ -1,32 +1,36 @@
 """What the store of a chaos run on several machines is on. An engine starts its service on machines of its
 own, from which the others can be cut off, and says how processes find the store there.
 
-As a program this module is the S3 service of ``S3Engine``: it reads a number of seconds on each line of its
-standard input, by which every answer is delayed from then on, and ends with that input.
+As a program this module delays what goes through it: it listens at the first address in its arguments, and
+passes everything on to the second one. From each line of its standard input on, the first bytes of every
+request are so many seconds late; it ends with that input.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from s3_gateway import AWS_ENVIRONMENT, BUCKET, NoGateway, S3Gateway, find_gateway
 
 from chaos_parts.namespaces import Machine, Network
 from chaos_parts.processes import SCRIPTS, RunError, python_path
 
-_PORT = 9000
-_TESTS = SCRIPTS.with_name("tests")
+_PORT, _SERVICE_PORT = 9000, 9001
+_BLOCK_BYTES = 1 << 16
 
 
 class Engine(ABC):
     place: str
     """The store, as `--join` and `tierlog.open_store` take it."""
     config: str
-    """Lines of a tierlog.toml."""
+    """Lines of a tierlog.toml, while it runs."""
     environment: Mapping[str, str]
     """Of every process that opens the store."""
     takeover_goal: float
@@ -45,15 +49,17 @@ class Engine(ABC):
 
 
 class S3Engine(Engine):
-    """A bucket of the S3 service that the tests use."""
+    """A bucket of a real S3 gateway."""
 
     takeover_goal = 1.0
 
     def __init__(self, request_delay: float) -> None:
-        """``request_delay``: seconds that each request takes at least."""
-        _import_server()
-        from support.s3_server import AWS_ENVIRONMENT, BUCKET
-
+        """``request_delay``: seconds that each request takes at least. Raises ``RunError`` without a
+        gateway."""
+        try:
+            self._program = find_gateway()
+        except NoGateway as error:
+            raise RunError(str(error)) from error
         self.place = f"s3://{BUCKET}/machines"
         self.environment = {
             **AWS_ENVIRONMENT,
@@ -68,48 +74,114 @@ class S3Engine(Engine):
         machine = network.add("engine", folder / "engine")
         self.machines = (machine,)
         self.config = f'[s3]\nendpoint = "http://{machine.address}:{_PORT}"\n'
-        log = machine.folder / "s3.log"
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                machine.command(sys.executable, "-m", "chaos_parts.engines", machine.address),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=machine.folder,
-                env=python_path(str(_TESTS)),
-                start_new_session=True,
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
+        gateway = S3Gateway(
+            machine.command(str(self._program)), machine.folder, address=machine.address, port=_SERVICE_PORT
+        )
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(gateway)
+            except NoGateway as error:
+                raise RunError(str(error)) from error
+            self._front = stack.enter_context(_front(machine))
             self.delay(0)
-            if not self._process.stdout.readline():
-                raise RunError(f"the S3 service has ended: see {log}")
+            assert self._front.stdout is not None
+            if not self._front.stdout.readline():
+                raise RunError(f"what delays requests to the engine has ended: see {machine.folder}")
             yield
-        finally:
-            self._process.kill()
-            self._process.wait()
-            self._process.stdin.close()
-            self._process.stdout.close()
 
     def delay(self, seconds: float) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"%f\n" % (self._usual + seconds))
-        self._process.stdin.flush()
+        assert self._front.stdin is not None
+        self._front.stdin.write(b"%f\n" % (self._usual + seconds))
+        self._front.stdin.flush()
 
 
-def _import_server() -> None:
-    if str(_TESTS) not in sys.path:
-        sys.path.append(str(_TESTS))
+@contextmanager
+def _front(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
+    places = [f"{machine.address}:{port}" for port in (_PORT, _SERVICE_PORT)]
+    with (machine.folder / "front.log").open("wb") as errors:
+        process = subprocess.Popen(
+            machine.command(sys.executable, "-m", "chaos_parts.engines", *places),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=machine.folder,
+            env=python_path(str(SCRIPTS)),
+            start_new_session=True,
+        )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# --- the program --------------------------------------------------------------------------------
+
+
+class _Front:
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self.delay = 0.0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: a request follows the answer to the one before."""
+        is_answered = asyncio.Event()
+        is_answered.set()
+        with suppress(OSError):
+            answers, requests = await asyncio.open_connection(*self._target)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._pass_requests(reader, requests, is_answered))
+                    tasks.create_task(_pass_answers(answers, writer, is_answered))
+            except* OSError:
+                pass
+            finally:
+                requests.close()
+        writer.close()
+
+    async def _pass_requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answered: asyncio.Event
+    ) -> None:
+        while data := await reader.read(_BLOCK_BYTES):
+            if is_answered.is_set():
+                is_answered.clear()
+                await asyncio.sleep(self.delay)
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+
+
+async def _pass_answers(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answered: asyncio.Event
+) -> None:
+    while data := await reader.read(_BLOCK_BYTES):
+        is_answered.set()
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+async def _run(listen: tuple[str, int], target: tuple[str, int]) -> None:
+    front = _Front(target)
+    server = await asyncio.start_server(front.serve, *listen, limit=_BLOCK_BYTES)
+    lines = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(lines)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    async with server:
+        async for line in lines:
+            front.delay = float(line)
+            print(flush=True)
+
+
+def _place(text: str) -> tuple[str, int]:
+    address, _, port = text.rpartition(":")
+    return address, int(port)
 
 
 def main() -> None:
-    from support.s3_server import S3Server
+    import uvloop
 
-    with S3Server((sys.argv[1], _PORT)) as server:
-        for line in sys.stdin:
-            server.delay = float(line)
-            print(flush=True)
+    uvloop.run(_run(*map(_place, sys.argv[1:3])))
 
 
 if __name__ == "__main__":

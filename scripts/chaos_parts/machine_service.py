@@ -81,6 +81,11 @@ class Unit:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether a supervisor has welcomed the present process, a host."""
+        return any(line.startswith("joined ") for line in self.log_lines())
+
     def start(self) -> None:
         self.is_wanted = True
         self._log_start = self.log.stat().st_size if self.log.exists() else 0

@@ -41,7 +41,7 @@ from chaos_parts.events import SegmentCheck
 from chaos_parts.http_store import HttpStore
 from chaos_parts.ledger import Outcome
 from chaos_parts.machine_service import LEASE, ORPHAN_GRACE, SILENT_GRACE, MachineService, Unit
-from chaos_parts.namespaces import enter_router, is_router
+from chaos_parts.namespaces import Machine, enter_router, is_router
 from chaos_parts.processes import RunError
 from chaos_parts.report import Report
 from tierlog.actors.settings.environment import read_config
@@ -50,6 +50,8 @@ from tierlog.actors.telemetry.utc import show_utc
 
 GOAL = 2.0
 """Seconds until another host acks in place of one that is lost."""
+_SILENT_GOAL = GOAL + 0.75
+"""The same for one that is not heard any more: so long it might be there."""
 _LEASES = 1.25 * LEASE
 _MEAN_DELAY = 0.3
 _THIN_KILOBITS = 400
@@ -122,7 +124,7 @@ class MachineRun:
             await anyio.sleep(pause)
             await fault.begin()
         if lost and not more:
-            await run.acks_again(first.figure, first.goal, since=since, containers=lost)
+            await run.acks_again(first.figure, first.goal, since=since, containers=lost, limit=_LIMIT)
         rest = since + max(fault.seconds for fault in faults) - time.monotonic()
         await anyio.sleep(max(0.0, rest))
 
@@ -200,7 +202,13 @@ class MachineRun:
 
         lost = [unit] if figure else []
         return Fault(
-            name=name, begin=begin, heal=_nothing, seconds=seconds, lost=lost, figure=figure, goal=GOAL
+            name=name,
+            begin=begin,
+            heal=_nothing,
+            seconds=seconds,
+            lost=lost,
+            figure=figure,
+            goal=_SILENT_GOAL,
         )
 
     async def _part_host_from_supervisors(self, random: Random) -> Fault:
@@ -228,13 +236,21 @@ class MachineRun:
 
         return Fault(name="all/engine", begin=begin, heal=_nothing, seconds=seconds)
 
-    def _parted(self, unit: Unit, others: Iterable, name: str, seconds: float, figure: str = "") -> Fault:
+    def _parted(
+        self, unit: Unit, others: Iterable[Machine], name: str, seconds: float, figure: str = ""
+    ) -> Fault:
         async def begin() -> None:
             self.service.network.part(unit.machine, others)
 
         lost = [unit] if figure else []
         return Fault(
-            name=name, begin=begin, heal=_nothing, seconds=seconds, lost=lost, figure=figure, goal=GOAL
+            name=name,
+            begin=begin,
+            heal=_nothing,
+            seconds=seconds,
+            lost=lost,
+            figure=figure,
+            goal=_SILENT_GOAL,
         )
 
     def _outage(self, random: Random, name: str) -> tuple[float, str]:
@@ -376,8 +392,10 @@ async def _start(units: Sequence[Unit]) -> None:
 
 async def _end(host: Unit) -> None:
     """A hand-over, as a service manager asks for it. Raises ``RunError`` if it fails."""
+    has_joined = host.has_joined
     host.signal(signal.SIGTERM)
-    if code := await host.ended():
+    code = await host.ended()
+    if code and has_joined:
         raise RunError(f"{host.name} was to leave, and ended with exit status {code}: see {host.log}")
 
 
@@ -401,7 +419,7 @@ def _engine(given: argparse.Namespace) -> Engine:
 
 
 def main(arguments: Sequence[str]) -> int:
-    made = make_parser("machines", __doc__, rounds=20, hosts=3, pace=0.05)
+    made = make_parser("machines", __doc__, rounds=20, hosts=3, pace=0.05, patience=60)
     made.add_argument("--engine", choices=("s3",), default="s3", help="what the store is on (default: s3)")
     made.add_argument(
         "--request-delay",
