@@ -42,6 +42,8 @@ class _Found:
     """The events of one writer so far."""
 
     writer: Writer
+    is_live: bool = False
+    """Whether it still writes, so that events may have no outcome yet."""
     next: int = 0
     seen: set[int] = attrs.field(factory=set)
     """Events of a plain writer that were read."""
@@ -68,7 +70,7 @@ class _Found:
             return ""
         if writer.numbered and number > expected:
             return f"comes where {expected} should: events were lost or reordered"
-        if not writer.numbered and number >= writer.next and writer.sent_max is not None:
+        if not writer.numbered and number >= writer.next and not self.is_live:
             return "has no outcome"
         if writer.ordered and number < self.last_acked:
             return f"follows {self.last_acked}, which was sent later"
@@ -91,11 +93,12 @@ class _Found:
 class SegmentCheck:
     """One segment, block by block."""
 
-    def __init__(self, name: str, writers: Iterable[Writer]) -> None:
+    def __init__(self, name: str, writers: Iterable[Writer], *, is_live: bool = False) -> None:
+        """``is_live``: whether the writers go on, as they do until the end of a run."""
         self.name = name
         self.bytes = 0
         self.events = 0
-        self._found = {writer.id: _Found(writer) for writer in writers if writer.segment == name}
+        self._found = {writer.id: _Found(writer, is_live) for writer in writers if writer.segment == name}
         self._rest = b""
         self._offset = 0
         """Where ``_rest`` begins."""

@@ -356,7 +356,7 @@ class MachineRun:
             for segment in run.segments:
                 check = self._checks.get(segment)
                 if check is None:
-                    check = self._checks[segment] = SegmentCheck(segment, run.ledger.writers)
+                    check = self._checks[segment] = SegmentCheck(segment, run.ledger.writers, is_live=True)
                 # Before its length is read: the events are there, and the writers go on.
                 acked = check.acked
                 end = await store.length(segment)

@@ -145,7 +145,7 @@ class Network:
         return machine
 
     def part(self, one: Machine, others: Iterable[Machine]) -> None:
-        """Nothing passes between ``one`` and the others, and no side is told."""
+        """Packets between ``one`` and the others vanish."""
         for other in others:
             for pair in ((one.address, other.address), (other.address, one.address)):
                 if pair not in self._parted:

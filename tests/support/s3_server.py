@@ -93,10 +93,9 @@ class Seen:
 
 
 class S3Server:
-    """One bucket, ``BUCKET``, at ``address``: by default on a free port of loopback. ``page_size`` bounds
-    lists."""
+    """One bucket, ``BUCKET``, on a free port of loopback. ``page_size`` bounds lists."""
 
-    def __init__(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+    def __init__(self) -> None:
         from moto.moto_server.werkzeug_app import create_backend_app  # slow to import
         from moto.s3.models import s3_backends
 
@@ -111,10 +110,10 @@ class S3Server:
         """The uploads whose parts have checksums."""
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
-        self._http = _Http(address, _Connection)
+        self._http = _Http(("127.0.0.1", 0), _Connection)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
-        self.url = f"http://{address[0]}:{self._http.server_address[1]}"
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def __enter__(self) -> Self:
         self.reset()
