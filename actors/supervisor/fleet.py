@@ -448,7 +448,7 @@ class Fleet:
         if assignment.host == host_id:
             return []
         if (
-            assignment.phase in (AssignmentPhase.SERVING, AssignmentPhase.FENCED)
+            assignment.phase in (AssignmentPhase.SERVING, AssignmentPhase.FENCED, AssignmentPhase.UNASSIGNED)
             and epoch > assignment.epoch
             and self.hosts[host_id].accepts_containers
         ):

@@ -298,6 +298,41 @@ def test_v4_no_host_is_waited_for_longer_than_the_last_one_that_is_awaited() -> 
     assert lost
 
 
+@pytest.mark.parametrize("is_fenced_first", [False, True])
+def test_v2_an_owner_by_an_earlier_supervisors_order_is_adopted_also_from_the_owner_it_fenced(
+    is_fenced_first: bool,
+) -> None:
+    """Its opening was under way at its hello, which did not name it."""
+    world = joined(4, "a", "b")
+    index = next(index for index, host in world.owners.items() if host == "a")
+    follow(world, "a", "b")
+    world.say_hello("a")
+    world.say_hello("b")
+    epoch = world.serves["a"].pop(index)
+    world.epochs[index] = world.serves["b"][index] = epoch + 1
+    if is_fenced_first:
+        world.do(world.fleet.fenced("a", index, epoch, "another owner opened it", world.now))
+        assert world.phase(index) is AssignmentPhase.FENCED
+    world.do(world.fleet.opened("b", index, 0, epoch + 1, world.now))
+    world.do(world.fleet.fenced("a", index, epoch, "another owner opened it", world.now))
+    world.run(10)
+    assert world.phase(index) is AssignmentPhase.SERVING
+    assert loads(world) == [2, 2]
+
+
+def test_v2_an_owner_by_an_earlier_supervisors_order_is_adopted_while_others_may_report() -> None:
+    world = joined(4, "a", "b")
+    follow(world, "a", "b", "c")
+    world.say_hello("a")
+    index = next(index for index, host in world.owners.items() if host == "b")
+    world.epochs[index] += 1
+    world.serves["b"].clear()
+    world.say_hello("b")
+    world.serves["b"][index] = world.epochs[index]
+    world.do(world.fleet.opened("b", index, 0, world.epochs[index], world.now))
+    assert (world.owners[index], world.phase(index)) == ("b", AssignmentPhase.SERVING)
+
+
 def test_v7_a_late_supervisor_waits_for_joined_hosts_all_the_same() -> None:
     world = joined(4, "a")
     follow(world, "a")
