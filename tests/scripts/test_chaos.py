@@ -204,13 +204,20 @@ def test_a_running_service_can_be_attached_to(script: str, temporary: Path, tmp_
             ("--rounds", "1000", *SMALL),
             "host-of-1.log",
             "opened",
-            marks=[needs_machines, pytest.mark.extended, pytest.mark.usefixtures("_gateway")],
+            marks=[needs_machines, pytest.mark.extended],
         ),
     ],
 )
 def test_ctrl_c_leaves_nothing(
-    script: str, arguments: tuple[str, ...], log: str, ready: str, temporary: Path
+    script: str,
+    arguments: tuple[str, ...],
+    log: str,
+    ready: str,
+    temporary: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if script == "machines":
+        request.getfixturevalue("_gateway")
     with subprocess.Popen(
         command(script, *arguments),
         env=environment(temporary),
