@@ -102,11 +102,13 @@ class Unit:
             )
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGKILL and SIGTERM end it until ``start``."""
-        if number in (signal.SIGKILL, signal.SIGTERM):
-            self.is_wanted = False
+        """SIGKILL and SIGTERM end it until ``start``, also if it is stopped."""
+        ends = number in (signal.SIGKILL, signal.SIGTERM)
+        self.is_wanted = self.is_wanted and not ends
         if self.is_alive and self._process is not None:
             self._process.send_signal(number)
+            if ends:
+                self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
