@@ -27,6 +27,10 @@ from s3_gateway import (
 )
 
 from chaos_parts.processes import SCRIPTS, RunError, free_port, python_path
+from chaos_parts.service import TIERLOG
+from local_bookkeeper import LocalBookKeeper
+from tierlog.storage_backends.base.errors import ConfigError
+from tierlog.storage_backends.ledgers.installed import CLIENT, SERVER, Installation, default_folder
 
 _TESTS = SCRIPTS.with_name("tests")
 
@@ -96,7 +100,28 @@ def _test_server(folder: Path, reason: NoGateway) -> Iterator[str]:
         process.communicate()
 
 
-ENGINES: dict[str, type[Engine]] = {"s3": S3Engine}
+class BookKeeperEngine(Engine):
+    """The log is in BookKeeper, which keeps no chunks: they are in a folder that the machines share."""
+
+    @contextmanager
+    def running(self, folder: Path) -> Iterator[None]:
+        (folder / "chunks").mkdir(parents=True)
+        installation = Installation(default_folder())
+        try:
+            installation.require([CLIENT, SERVER])
+            installation.program()
+        except ConfigError:
+            done = subprocess.run([*TIERLOG, "bookkeeper", "install", "--server"], check=False)
+            if done.returncode:
+                raise RunError("BookKeeper could not be installed; the lines above say why") from None
+        with LocalBookKeeper(installation, folder / "data") as service:
+            self.place = f"bookkeeper://{service.servers}/quickstart"
+            self.config = f'chunks = "{folder / "chunks"}"\nbookkeeper.folder = "{installation.folder}"\n'
+            self.shown = "ZooKeeper and three bookies, in one process"
+            yield
+
+
+ENGINES: dict[str, type[Engine]] = {"bookkeeper": BookKeeperEngine, "s3": S3Engine}
 
 
 def main() -> None:

@@ -13,6 +13,9 @@ place of `tierlog serve`, and the machine that serves the segment being written 
 versitygw, a real S3 gateway that Go builds once into your cache folder, or where there is no Go on the S3
 server of the tests.
 
+With --engine bookkeeper the machines share a BookKeeper, for the log, and a folder, for chunks. ZooKeeper and
+three bookies run in one process; they need a JDK, 17 or newer, and `tierlog bookkeeper install` fetches them.
+
 A failover is a container that lost its host. The bytes in the table include a header of 4 bytes for each
 event, those in the last line do not.
 
@@ -47,9 +50,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--input", type=Path, help="a file or folder; 32 MiB of it are used (default: Python's own library)")
     add(
         "--engine",
-        choices=("local", "s3"),
+        choices=("local", "s3", "bookkeeper"),
         default="local",
-        help="what the store is on: a data folder, or a bucket that two machines share (default: local)",
+        help="what the store is on: a data folder, or a bucket or a BookKeeper that two machines share "
+        "(default: local)",
     )
     add("--no-spark", action="store_true", help="append with tierlog's client, without PySpark and Java")
     add("--lose-wal", action="store_true", help="then lose the log, and recover from long-term storage alone")
@@ -67,6 +71,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def extras(options: argparse.Namespace) -> str:
     """What has to be installed: extras of pyproject.toml, or `run` without any."""
     found = [] if options.no_spark else ["spark"]
+    if options.engine == "bookkeeper":
+        found += ["bookkeeper"]
     if options.engine == "s3":
         found += ["s3"] if can_be_had() else ["s3", "s3-server"]
     return ",".join(found) or "run"

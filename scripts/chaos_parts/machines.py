@@ -46,6 +46,7 @@ from chaos_parts.processes import RunError
 from chaos_parts.report import Report
 from tierlog.actors.settings.environment import read_config
 from tierlog.actors.settings.units import duration
+from tierlog.actors.supervisor.fleet import AVOIDED_SECONDS
 from tierlog.actors.telemetry.utc import show_utc
 
 GOAL = 2.0
@@ -224,6 +225,8 @@ class MachineRun:
         host = random.choice(self.service.hosts_that_join)
         engine, seconds = self.service.engine.machines, random.uniform(0.5, 5)
         if random.random() < _LONG_PARTS:
+            # What fails on a host is not opened there for a while, if others accept it (V8).
+            self.service.uneven_until = time.monotonic() + AVOIDED_SECONDS + _LIMIT
             figure = "host parted from the engine for long, until the first ack"
             fault = self._parted(host, engine, "host/engine for long", 0, figure)
             return attrs.evolve(fault, goal=None)

@@ -90,12 +90,8 @@ _REFUSALS = {
 """Temporary refusals: the request had no effect, and a retry may succeed."""
 
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientCapacity"}
-_FOLDER_CONFLICTS = {
-    "ObjectParentIsFile",
-    "XMinioParentIsObject",
-    "ExistingObjectIsDirectory",
-    "XMinioObjectExistsAsDirectory",
-}
+IS_FOLDER = {"ExistingObjectIsDirectory", "XMinioObjectExistsAsDirectory"}
+_FOLDER_CONFLICTS = {"ObjectParentIsFile", "XMinioParentIsObject", *IS_FOLDER}
 """Refusals of services on a file system, where a name cannot be an object and a folder of objects."""
 _MISSING = {"NoSuchKey"}
 """Codes about an object and not its bucket. A bare 404 may mean either (``S3Requests.head``)."""

@@ -14,11 +14,12 @@ import io
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from typing import Any, Protocol
 
+import aiohttp
 import anyio
 import attrs
 from aiobotocore.config import AioConfig
@@ -27,9 +28,9 @@ from aiobotocore.session import get_session
 from botocore.loaders import create_loader
 
 from ..base.checksum import Buffer, crc32c
-from ..base.errors import ChunkNotFound, ChunkReadOnly, TierlogError, Unavailable
+from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, TierlogError, Unavailable
 from ..base.object_store import StoredObject
-from .s3_errors import RequestInfo, at_opening, code_of, mapped, status_of
+from .s3_errors import IS_FOLDER, RequestInfo, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
 from .s3_request_counts import S3RequestCounts
 
@@ -88,13 +89,22 @@ class S3Client(Protocol):
         """Where the client finds the service, among others."""
 
 
+class _Request(aiohttp.ClientRequest):
+    async def write_bytes(self, *arguments: Any, **options: Any) -> None:
+        # If a connection is closed just before it is used, aiohttp raises this in a task that nobody waits
+        # for, which would reach the loop's exception handler. Who waits for the answer gets an error anyway.
+        with suppress(aiohttp.ClientConnectionResetError):
+            await super().write_bytes(*arguments, **options)
+
+
 class _Session(AIOHTTPSession):  # type: ignore[misc]  # its class is of any type
-    """aiobotocore's HTTP session, without aiohttp's own retry. Uses two private names
+    """aiobotocore's HTTP session, without aiohttp's own retry. Uses three private names
     (``tests/storage_backends/chunks/s3/test_private_names.py``)."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session = await super()._get_session(proxy_url)
         session._retry_connection = False
+        session._request_class = _Request
         return session
 
 
@@ -472,7 +482,27 @@ class S3Requests:
         async def call() -> T:
             return read(await ask())
 
-        return await self._run(call, self._request_info(operation, key, name, visible=visible))
+        try:
+            return await self._run(call, self._request_info(operation, key, name, visible=visible))
+        except InvalidArgument as error:
+            if code_of(error.__cause__ or error) in IS_FOLDER and not await self._is_folder(key):
+                raise Unavailable(
+                    f"{self._endpoint} removed a folder while s3://{self._bucket}/{key} was put into it, "
+                    f"and stored nothing"
+                ) from error
+            raise
+
+    async def _is_folder(self, key: str) -> bool:
+        """Whether a service on a file system has it as a folder of objects. It answers the same when it
+        removes the folder of a deleted object while another one is put there."""
+        return await self._ask(
+            "list_objects_v2",
+            "",
+            "",
+            lambda answer: bool(answer.get("Contents")),
+            Prefix=f"{key}/",
+            MaxKeys=1,
+        )
 
     async def _run(self, call: Call[T], request: RequestInfo) -> T:
         assert self._loop is not None, "the storage is open"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.base.object_store import ObjectStore, StoredObject
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 from tierlog.storage_backends.chunks.s3_location import S3Location
@@ -94,6 +95,27 @@ class TestChunks(OnGateway, ChunkStorageConformance):
     def make(self, folder: Path) -> ChunkStorage:
         location = S3Location(BUCKET, f"{folder.parent.name}/{folder.name}/")
         return S3ChunkStorage(location, self.options, numbered_world())
+
+    async def test_creations_and_deletes_in_one_folder_do_not_disturb_each_other(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
+        """The gateway refuses a put into a folder that it is removing. Whoever repeats it, as the storage
+        actor does, succeeds."""
+
+        async def create(name: str) -> None:
+            for _ in range(100):
+                with suppress(Unavailable):
+                    await storage.create_with_content(name, [b"y"])
+                    return
+            raise AssertionError("it is never created")
+
+        for turn in range(30):
+            await create(f"a/b/{turn}")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(other.delete, f"a/b/{turn}")
+                tasks.start_soon(create, f"a/b/{turn}-new")
+            assert [each.name async for each in storage.list("")] == [f"a/b/{turn}-new"]
+            await other.delete(f"a/b/{turn}-new")
 
 
 class TestLog(OnGateway, DurableDataLogConformance):

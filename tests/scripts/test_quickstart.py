@@ -24,10 +24,12 @@ import quickstart_options
 from chaos_parts.processes import RunError, Worker, processes_of_session
 from chaos_parts.service import OwnService, Victim
 from quickstart_options import extras, parse
+from support import bookkeeper
 from support import spark as support
 from support.leftovers import processes_with
 from support.live_service import SETTINGS
 from tierlog import events
+from tierlog.storage_backends.ledgers.installed import FOLDER_VARIABLE
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
 KILLED = b"with SIGKILL; the job goes on"
@@ -62,13 +64,22 @@ def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:
     assert_nothing_left(temporary)
 
 
-def verify_machines(temporary: Path, text: Path, *arguments: str) -> None:
-    """A run whose store is in a bucket."""
-    command = [sys.executable, "-W", "error", str(SCRIPT), "--engine=s3", f"--input={text}", *arguments]
+def verify_machines(temporary: Path, text: Path, place: str, *arguments: str) -> None:
+    """A run whose store two machines share."""
+    engine = place.partition(":")[0]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        str(SCRIPT),
+        f"--engine={engine}",
+        f"--input={text}",
+        *arguments,
+    ]
     done = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "the store is s3://chunks/quickstart on the " in done.stdout
+    assert re.search(rf"the store is {place} on \w+", done.stdout)
     assert len(re.findall(r"killed machine-[12] \(process \d+\) with SIGKILL", done.stdout)) == 1
     *_, rate, verified = done.stdout.splitlines()
     assert re.fullmatch(r"written at \S+ MB/s, failovers included, which took up to \d+\.\d\d s", rate)
@@ -120,7 +131,22 @@ def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -
 @pytest.mark.extended
 @pytest.mark.timeout(450)  # it may build the gateway
 def test_a_bucket_loses_nothing_when_one_of_two_machines_is_killed(text: Path, tmp_path: Path) -> None:
-    verify_machines(tmp_path, text, "--no-spark")
+    verify_machines(tmp_path, text, "s3://chunks/quickstart", "--no-spark")
+
+
+@pytest.mark.extended
+def test_bookkeeper_loses_nothing_when_one_of_two_machines_is_killed(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bookkeeper.installation().folder
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "data-home" / "tierlog").mkdir(parents=True)
+    (tmp_path / "data-home" / "tierlog" / "bookkeeper").symlink_to(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data-home"))
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+
+    place = r"bookkeeper://127\.0\.0\.1:\d+/quickstart"
+    verify_machines(tmp_path / "temporary", text, place, "--no-spark")
 
 
 @pytest.mark.long
@@ -129,7 +155,7 @@ def test_spark_loses_nothing_in_a_bucket_when_a_machine_is_killed(text: Path, tm
     if reason := support.missing():
         pytest.skip(reason)
 
-    verify_machines(tmp_path, text)
+    verify_machines(tmp_path, text, "s3://chunks/quickstart")
 
 
 def test_where_no_gateway_can_be_had_the_tests_s3_server_stands_in(
@@ -394,6 +420,7 @@ def test_wrong_arguments_are_refused(
         ("--engine=s3", True, "spark,s3"),
         ("--engine=s3 --no-spark", True, "s3"),
         ("--engine=s3 --no-spark", False, "s3,s3-server"),
+        ("--engine=bookkeeper", False, "spark,bookkeeper"),
     ],
 )
 def test_only_what_is_needed_is_installed(

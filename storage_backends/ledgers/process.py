@@ -1,0 +1,107 @@
+"""How a sidecar is started: a JVM whose standard input is a socket. It ends with that socket, hence with this
+process, however this process ends (rule B11). It has a session of its own, so Ctrl-C in a terminal does not
+reach it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+import attrs
+
+from ..base.errors import Unavailable
+from ..base.values import Value
+
+HEAP_MB = 128
+_DIRECT_MB = 96
+"""Besides the heap: buffers of connections."""
+_SOCKET_BYTES = 1 << 20
+_ENDING_SECONDS = 2.0
+_COMPLAINT_BYTES = 4096
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SidecarProgram(Value):
+    """What is installed."""
+
+    java: str
+    class_path: tuple[str, ...]
+    folder: str
+    """In which it runs."""
+    heap_mb: int = HEAP_MB
+
+    def command(self) -> list[str]:
+        return [
+            self.java,
+            f"-Xmx{self.heap_mb}m",
+            f"-XX:MaxDirectMemorySize={_DIRECT_MB}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Xshare:auto",
+            # The client's own copies of what it sends come from the heap, which is bounded.
+            "-Djdk.nio.maxCachedBufferSize=262144",
+            "-Dslf4j.internal.verbosity=ERROR",
+            "-Dio.netty.tryReflectionSetAccessible=false",
+            "-cp",
+            os.pathsep.join(self.class_path),
+            "Sidecar",
+        ]
+
+
+class Complaint:
+    """The last lines that a sidecar wrote on standard error."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    async def read(self, stream: anyio.abc.ByteReceiveStream) -> None:
+        async for data in stream:
+            self._data = (self._data + data)[-_COMPLAINT_BYTES:]
+
+    def __str__(self) -> str:
+        lines = self._data.decode(errors="replace").strip()
+        return f": {lines}" if lines else ""
+
+
+@asynccontextmanager
+async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Process, socket.socket]]:
+    """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``Unavailable`` if there is no
+    Java."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
+            try:
+                process = await anyio.open_process(
+                    program.command(),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    cwd=program.folder,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Unavailable(f"the sidecar for BookKeeper cannot be started: {error}") from error
+        try:
+            yield process, ours
+        finally:
+            ours.close()
+            await _ended(process)
+
+
+async def _ended(process: anyio.abc.Process) -> None:
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_ENDING_SECONDS):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await process.aclose()
