@@ -132,13 +132,14 @@ class Unit:
         return f"{self.name} ended by itself with exit status {code}: {lines[-1].strip()[:300]}"
 
     async def ended(self) -> int:
-        """Its exit status, once it has ended. Raises ``RunError`` after ``PATIENCE``."""
+        """Its exit status, once it has ended. Raises ``RunError`` after a minute: one that is cut off flushes,
+        waits for a supervisor and closes what it has, each within a limit."""
         assert self._process is not None
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(2 * PATIENCE):
             while (code := self._process.poll()) is None:
                 await anyio.sleep(POLL)
             return code
-        raise RunError(f"{self.name} did not end within {PATIENCE:g} s: see {self.log}")
+        raise RunError(f"{self.name} did not end within {2 * PATIENCE:g} s: see {self.log}")
 
 
 class MachineService(Service):
