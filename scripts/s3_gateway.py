@@ -63,12 +63,12 @@ def find_gateway(environment: Mapping[str, str] = os.environ) -> Path:
     program = _program(environment)
     cache = program.parent
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("wb") as lock:
+    with (cache / "versitygw.lock").open("wb") as lock:
         had_to_wait = _lock(lock.fileno())
         if not program.exists():
             if had_to_wait:
                 raise NoGateway("another process could not build the S3 gateway versitygw")
-            _build(go, cache / "build", program, environment)
+            _build(go, cache / "versitygw.build", program, environment)
     return program
 
 

@@ -39,7 +39,7 @@ def test_it_is_built_once_into_the_cache_folder_and_nothing_else_is_left(tmp_pat
     assert found.read_text() == "built\n"
     assert find_gateway(environment) == found
     assert builds(tmp_path) == 1
-    assert {path.name for path in found.parent.iterdir()} == {"versitygw-v1.8.0", "lock"}
+    assert {path.name for path in found.parent.iterdir()} == {"versitygw-v1.8.0", "versitygw.lock"}
 
 
 def test_of_processes_that_need_it_at_once_one_builds_it_for_all(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(
         monkeypatch.setattr(s3_gateway, "_BUILD_SECONDS", 0.1)
     with pytest.raises(NoGateway, match=reason):
         find_gateway(go(tmp_path, install, line))
-    assert [path.name for path in (tmp_path / "cache" / "tierlog").iterdir()] == ["lock"]
+    assert [path.name for path in (tmp_path / "cache" / "tierlog").iterdir()] == ["versitygw.lock"]
 
 
 def test_without_go_and_gateway_the_reason_says_so(tmp_path: Path) -> None:
