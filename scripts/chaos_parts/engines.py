@@ -21,7 +21,12 @@ from s3_gateway import AWS_ENVIRONMENT, BUCKET, NoGateway, S3Gateway, find_gatew
 
 from chaos_parts.namespaces import Machine, Network
 from chaos_parts.processes import SCRIPTS, RunError, python_path
+from local_bookkeeper import LocalBookKeeper
+from tierlog.storage_backends.base.errors import ConfigError
+from tierlog.storage_backends.ledgers.installed import CLIENT, SERVER, Installation, default_folder
 
+_SESSION_SECONDS = 4
+_SLOW_KILOBITS = 2_000
 _PORT, _SERVICE_PORT = 9000, 9001
 _BLOCK_BYTES = 1 << 16
 
@@ -33,6 +38,8 @@ class Engine(ABC):
     """Lines of a tierlog.toml, while it runs."""
     environment: Mapping[str, str]
     """Of every process that opens the store."""
+    goal: float
+    """Seconds until another host acks in place of one that is lost, at most."""
     takeover_goal: float
     """Seconds from the order to open a container until it is open, at most."""
     machines: tuple[Machine, ...]
@@ -51,7 +58,7 @@ class Engine(ABC):
 class S3Engine(Engine):
     """A bucket of a real S3 gateway."""
 
-    takeover_goal = 1.0
+    goal, takeover_goal = 2.0, 1.0
 
     def __init__(self, request_delay: float) -> None:
         """``request_delay``: seconds that each request takes at least. Raises ``RunError`` without a
@@ -93,6 +100,47 @@ class S3Engine(Engine):
         assert self._front.stdin is not None
         self._front.stdin.write(b"%f\n" % (self._usual + seconds))
         self._front.stdin.flush()
+
+
+class BookKeeperEngine(Engine):
+    """ZooKeeper and three bookies, which are one process on one machine; the chunks are in a folder that all
+    machines share."""
+
+    goal, takeover_goal = 1.0, 0.7
+
+    def __init__(self) -> None:
+        """Raises ``RunError`` without Java, or BookKeeper's files."""
+        self._installation = Installation(default_folder())
+        try:
+            self._installation.require([CLIENT, SERVER])
+            self._installation.program()
+        except ConfigError as error:
+            raise RunError(f"{error} (with --server)") from error
+        self.environment = {}
+
+    @contextmanager
+    def running(self, network: Network, folder: Path) -> Iterator[None]:
+        machine = network.add("engine", folder / "engine")
+        self.machines, self._network = (machine,), network
+        (folder / "chunks").mkdir()
+        service = LocalBookKeeper(
+            self._installation,
+            machine.folder / "data",
+            address=machine.address,
+            interface="eth0",
+            under=machine.command(),
+        )
+        with service:
+            self.place = f"bookkeeper://{service.servers}/machines"
+            self.config = (
+                f'chunks = "{folder / "chunks"}"\n[bookkeeper]\nfolder = "{self._installation.folder}"\n'
+                f'timeout = "{_SESSION_SECONDS} s"\n'
+            )
+            yield
+
+    def delay(self, seconds: float) -> None:
+        if seconds:
+            self._network.slow(self.machines[0], _SLOW_KILOBITS)
 
 
 @contextmanager

@@ -132,8 +132,8 @@ class Unit:
         return f"{self.name} ended by itself with exit status {code}: {lines[-1].strip()[:300]}"
 
     async def ended(self) -> int:
-        """Its exit status, once it has ended. Raises ``RunError`` after a minute: one that is cut off flushes,
-        waits for a supervisor and closes what it has, each within a limit."""
+        """Its exit status, once it has ended. Raises ``RunError`` after a minute: one that is cut off
+        flushes, waits for a supervisor and closes what it has, each within a limit."""
         assert self._process is not None
         with anyio.move_on_after(2 * PATIENCE):
             while (code := self._process.poll()) is None:
@@ -163,10 +163,10 @@ class MachineService(Service):
     async def prepared(self) -> AsyncIterator[None]:
         """The machines, the engine's service, and no process of tierlog yet."""
         with ExitStack() as stack:
-            self.network = Network()
+            self.network = Network(self.folder)
             stack.callback(self.network.close)
             stack.enter_context(self.engine.running(self.network, self.folder))
-            self.config.write_text(_SETTINGS + self.engine.config)
+            self.config.write_text(self.engine.config + _SETTINGS)
             os.environ.update(self.engine.environment)  # of this process, which reads the store at the end
             self.clients = self.network.add("clients", self.folder / "clients")
             containers = [f"--containers={self.containers}"]

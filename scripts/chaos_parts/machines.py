@@ -36,7 +36,7 @@ import attrs
 import tierlog
 from chaos_parts.campaign import Options, Run, campaign
 from chaos_parts.command_line import carry_out, make_parser, parse_options
-from chaos_parts.engines import Engine, S3Engine
+from chaos_parts.engines import BookKeeperEngine, Engine, S3Engine
 from chaos_parts.events import SegmentCheck
 from chaos_parts.http_store import HttpStore
 from chaos_parts.ledger import Outcome
@@ -49,10 +49,8 @@ from tierlog.actors.settings.units import duration
 from tierlog.actors.supervisor.fleet import AVOIDED_SECONDS
 from tierlog.actors.telemetry.utc import show_utc
 
-GOAL = 2.0
-"""Seconds until another host acks in place of one that is lost."""
-_SILENT_GOAL = GOAL + 0.75
-"""The same for one that is not heard any more: so long it might be there."""
+_SILENCE = 0.75
+"""Seconds for which a host that is not heard might be there: they are no part of the goal."""
 _LEASES = 1.25 * LEASE
 _MEAN_DELAY = 0.3
 _THIN_KILOBITS = 400
@@ -168,7 +166,7 @@ class MachineRun:
             heal=partial(_start, [host]),
             lost=[host],
             figure=figure,
-            goal=GOAL,
+            goal=self.service.engine.goal,
         )
 
     async def _stop_host(self, random: Random) -> Fault:
@@ -185,7 +183,13 @@ class MachineRun:
 
         lost = [unit] if figure else []
         return Fault(
-            name=name, begin=begin, heal=heal, seconds=seconds, lost=lost, figure=figure, goal=_SILENT_GOAL
+            name=name,
+            begin=begin,
+            heal=heal,
+            seconds=seconds,
+            lost=lost,
+            figure=figure,
+            goal=self._silent_goal,
         )
 
     async def _cut_host(self, random: Random) -> Fault:
@@ -212,7 +216,7 @@ class MachineRun:
             seconds=seconds,
             lost=lost,
             figure=figure,
-            goal=_SILENT_GOAL,
+            goal=self._silent_goal,
         )
 
     async def _part_host_from_supervisors(self, random: Random) -> Fault:
@@ -261,8 +265,12 @@ class MachineRun:
             seconds=seconds,
             lost=lost,
             figure=figure,
-            goal=_SILENT_GOAL,
+            goal=self._silent_goal,
         )
+
+    @property
+    def _silent_goal(self) -> float:
+        return self.service.engine.goal + _SILENCE
 
     def _outage(self, random: Random, name: str) -> tuple[float, str]:
         """Seconds, and the figure of the failover that it causes: none if it may be too short for one."""
@@ -426,18 +434,20 @@ async def work(run: Run) -> None:
 
 
 def _engine(given: argparse.Namespace) -> Engine:
-    return S3Engine(given.request_delay)
+    return BookKeeperEngine() if given.engine == "bookkeeper" else S3Engine(given.request_delay)
 
 
 def main(arguments: Sequence[str]) -> int:
     made = make_parser("machines", __doc__, rounds=20, hosts=3, pace=0.05, patience=60)
-    made.add_argument("--engine", choices=("s3",), default="s3", help="what the store is on (default: s3)")
+    made.add_argument(
+        "--engine", choices=("s3", "bookkeeper"), default="s3", help="what the store is on (default: s3)"
+    )
     made.add_argument(
         "--request-delay",
         type=_duration,
         default=0.02,
         metavar="TIME",
-        help="how long each request to the engine takes at least (default: 20ms)",
+        help="how long each request to S3 takes at least (default: 20ms)",
     )
     options = parse_options(made, arguments)
     if not is_router():

@@ -24,7 +24,7 @@ from chaos_parts.processes import RunError
 
 _ROUTER = "TIERLOG_CHAOS_NAMESPACE"
 """The environment variable with the namespace that ``enter_router`` left."""
-_PROGRAMS = ("ip", "nsenter", "setpriv", "tc", "unshare")
+_PROGRAMS = ("ip", "mount", "nsenter", "setpriv", "tc", "unshare")
 _FORWARDING = "echo 1 >/proc/sys/net/ipv4/ip_forward"
 _TRIAL = f"""\
 {_FORWARDING} &&
@@ -103,13 +103,18 @@ class Machine:
 
 
 class Network:
-    """The router. Faults add up; ``heal`` ends all of them."""
+    """The router. Faults add up; ``heal`` ends all of them. Machines know each other's names."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """``folder`` gets the file of names."""
         self.machines: list[Machine] = []
         self._parted: set[tuple[str, str]] = set()
         self._cut: set[str] = set()
         self._slow: set[str] = set()
+        self._hosts = folder / "hosts"
+        self._hosts.write_text("127.0.0.1 localhost\n")
+        # Seen in this namespace alone. Without it some look for names in a network that is not there.
+        _run("mount", "--bind", str(self._hosts), "/etc/hosts")
         _run("sh", "-c", _FORWARDING)
         _run("ip", "link", "set", "lo", "up")
 
@@ -128,6 +133,8 @@ class Network:
         assert holder.stdout is not None
         if not holder.stdout.readline():
             raise RunError(f"no namespace for the machine {name}")
+        with self._hosts.open("a") as names:
+            names.write(f"{machine.address} {name}\n")
         router = f"10.77.{number}.1"
         _run(
             *("ip", "link", "add", "name", machine.link, "type", "veth"),

@@ -44,7 +44,7 @@ def _seen(one: Machine, other: Machine) -> str:
 
 
 def route(folder: Path) -> dict[str, list[str]]:
-    network = Network()
+    network = Network(folder)
     a, b, c = machines = [network.add(name, folder / name) for name in "abc"]
     for machine in machines:
         command = machine.command(sys.executable, __file__, "serve", str(folder))
