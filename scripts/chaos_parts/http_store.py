@@ -22,6 +22,8 @@ from tierlog.actors.gateway.wire.paths import Verb, segment_path
 DEADLINE = 15.0
 _ATTEMPT = 0.6
 """Seconds after which a request is sent again: its host may be frozen."""
+_READ_ATTEMPT = 5.0
+"""The same for a read, which may fetch many chunks."""
 _PAUSE = 0.01
 _READ_BYTES = 4 << 20
 _NOT_APPLIED = (421, 429, 503)
@@ -79,7 +81,9 @@ class HttpStore:
         while block and offset < end:
             last = int(min(offset + _READ_BYTES, end)) - 1
             headers = {"Range": f"bytes={offset}-{last}"}
-            answer = await self._request("GET", name, Verb.BYTES, accepted=416, headers=headers)
+            answer = await self._request(
+                "GET", name, Verb.BYTES, accepted=416, headers=headers, timeout=_READ_ATTEMPT
+            )
             block = answer.content if answer.is_success else b""
             offset += len(block)
             yield block
