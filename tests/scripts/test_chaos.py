@@ -22,9 +22,11 @@ from chaos_parts import namespaces
 from chaos_parts.spark import fault_name
 from chaos_parts.spark_scenarios import CELLS, FaultKind, Point, scenarios
 from chaos_parts.spark_session import missing
+from support.bookkeeper import installation
 from support.leftovers import processes_with
 from support.live_service import SyncOwnService
 from support.patience import scaled
+from tierlog.storage_backends.ledgers.installed import FOLDER_VARIABLE
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = ("disk_full", "failover", "freeze", "partition")
@@ -143,9 +145,17 @@ def test_a_few_rounds_on_several_machines_hold(temporary: Path) -> None:
 @needs_machines
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-@pytest.mark.usefixtures("_gateway")
-def test_two_hundred_rounds_on_several_machines_hold(temporary: Path) -> None:
-    assert chaos(temporary, "machines", "--rounds", "200")["rounds"] == 200
+@pytest.mark.parametrize("engine", ["s3", "bookkeeper"])
+def test_two_hundred_rounds_on_several_machines_hold(
+    engine: str, temporary: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine == "bookkeeper":
+        monkeypatch.setenv(FOLDER_VARIABLE, str(installation().folder))
+    else:
+        request.getfixturevalue("_gateway")
+    verdict = chaos(temporary, "machines", "--rounds", "200", "--engine", engine)
+
+    assert verdict["rounds"] == 200
 
 
 @needs_spark
