@@ -30,8 +30,9 @@ LOGS_AND_RECORDS = (_LOGS, IDENTITY, TERM, CONTROL, "leases/", _TRIAL)
 """What is below the prefix besides the chunks."""
 _PATIENCE, _DELAYS = 30.0, (0.02, 1.0)
 """Seconds for which an opening repeats a listing."""
-_GROUPS_MAX = 4096
-"""A checkpoint is due after so many groups, because an opening fetches each."""
+_GROUPS_MAX, _SMALL_GROUP = 128, 64 << 10
+"""A checkpoint is due after so many small groups, because an opening fetches each."""
+_COSTLY_GROUPS_MAX = 4096
 
 
 class BucketPlace(SharedPlace):
@@ -101,7 +102,12 @@ class BucketPlace(SharedPlace):
         return S3Log(self._objects, f"{_LOGS}{index:04d}/", log_id, self._world, options, owner)
 
     def checkpoints(self, options: CheckpointOptions) -> CheckpointOptions:
-        return attrs.evolve(options, files_max=_GROUPS_MAX)
+        return attrs.evolve(
+            options,
+            files_max=_GROUPS_MAX,
+            small_file_bytes=_SMALL_GROUP,
+            costly_files_max=_COSTLY_GROUPS_MAX,
+        )
 
 
 async def refuse_others(objects: ObjectStore, coordination: Coordination, world: World) -> None:
