@@ -20,7 +20,6 @@ from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
 from . import copied_backups, copies, pinned, recovered, reopened
-from . import plan as plans
 from .bucket_invariants import check_objects
 from .chunk_caches import check_cache, leave_foreign, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
@@ -35,9 +34,13 @@ from .loop import Deadlock, Rounds, run_virtual
 from .lts_alone import CutNotes, check_alone
 from .model_calls import Append
 from .nemesis import CannotServe, Nemesis
+from .plan import Plan
+from .plan import keep as keep_steps
+from .planner import make_plan
 from .process import Process
 from .records import unfinished
 from .run_state import Foreign, RunState
+from .special_seeds import FIRST_IN_BUCKET
 from .storage_invariants import check_stored, left_over
 from .table_clients import TableClients
 from .tails import MissedWakeup
@@ -75,16 +78,16 @@ def run_seed(
 ) -> Verdict:
     """Run what ``seed`` decides; of its steps only those that ``keep`` names. From ``copies.FIRST`` on it is
     a world of copied folders, which has no steps, up to those whose log is in a bucket."""
-    if copies.FIRST <= seed < plans.FIRST_IN_BUCKET:
+    if copies.FIRST <= seed < FIRST_IN_BUCKET:
         return _run_copies(seed, Trace(everything=full_trace))
 
-    plan = plans.make_plan(seed, operations)
+    plan = make_plan(seed, operations)
     if keep is not None:
-        plan = plans.keep(plan, keep)
+        plan = keep_steps(plan, keep)
     return run_plan(plan, Trace(everything=full_trace))
 
 
-def run_plan(plan: plans.Plan, trace: Trace | None = None) -> Verdict:
+def run_plan(plan: Plan, trace: Trace | None = None) -> Verdict:
     """Run ``plan``, a seed's own or one that was changed."""
     return _Run(plan, trace or Trace()).verdict()
 
@@ -122,7 +125,7 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
 
 
 class _Run:
-    def __init__(self, plan: plans.Plan, trace: Trace) -> None:
+    def __init__(self, plan: Plan, trace: Trace) -> None:
         self._plan = plan
         self._trace = trace
         self._site: Site

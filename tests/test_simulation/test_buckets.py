@@ -7,9 +7,11 @@ from collections import Counter
 import attrs
 import pytest
 from simulation.mutants.catalogue import CATALOGUE
-from simulation.plan import FIRST_IN_BUCKET, FaultKind, PlannedFault, make_plan
+from simulation.plan import FaultKind, PlannedFault
+from simulation.planner import make_plan
 from simulation.run import run_plan, run_seed
 from simulation.settings import ChunksKind, WalKind
+from simulation.special_seeds import FIRST_IN_BUCKET
 
 
 def test_about_every_eighth_seed_and_all_from_one_on_have_their_store_in_a_bucket() -> None:

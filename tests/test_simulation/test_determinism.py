@@ -11,9 +11,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 import simulation
-from simulation.plan import FIRST_IN_BUCKET, make_plan
+from simulation.planner import make_plan
 from simulation.run import run_seed
 from simulation.settings import WalKind
+from simulation.special_seeds import FIRST_IN_BUCKET
 
 SEEDS = (4, 5, FIRST_IN_BUCKET)
 """One of each kind of log."""
@@ -124,7 +125,7 @@ def imported(module: Path) -> set[str]:
 def test_nothing_in_a_simulation_reads_the_real_machine() -> None:
     modules = {path.name: imported(path) for path in SOURCES.glob("*.py") if path.name not in STARTERS}
 
-    assert "Random" in modules["plan.py"]
+    assert "Random" in modules["planner.py"]
     assert {
         name: bad for name, found in modules.items() if (bad := found & (OF_THE_MACHINE | {"random"}))
     } == {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from simulation.intents import Memory, calls_of
-from simulation.plan import ALWAYS, FaultKind, Verb, keep, make_plan
+from simulation.plan import FaultKind, Verb, keep
+from simulation.planner import ALWAYS, make_plan
 
 ASKED_IN_BLOCKS = (Verb.READ_ALL, Verb.TAIL, Verb.FLUSH, Verb.WRONG, Verb.TRANSACTIONS)
 

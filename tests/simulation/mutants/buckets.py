@@ -21,7 +21,7 @@ from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import OutcomeUnknown
 
 from ..bucket import SLOT
-from ..plan import FIRST_IN_BUCKET
+from ..special_seeds import FIRST_IN_BUCKET
 from .planting import Planter, mutant
 
 _planted = partial(mutant, worlds_from=FIRST_IN_BUCKET)
