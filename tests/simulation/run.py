@@ -19,7 +19,7 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copied_backups, copies, pinned, recovered, reopened
+from . import copied_backups, copies, pinned, recovered, reopened, supervised
 from .bucket_invariants import check_objects
 from .chunk_caches import check_cache, leave_foreign, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
@@ -76,10 +76,9 @@ def run_seed(
     keep: Collection[int] | None = None,
     full_trace: bool = False,
 ) -> Verdict:
-    """Run what ``seed`` decides; of its steps only those that ``keep`` names. From ``copies.FIRST`` on it is
-    a world of copied folders, which has no steps, up to those whose log is in a bucket."""
-    if copies.FIRST <= seed < FIRST_IN_BUCKET:
-        return _run_copies(seed, Trace(everything=full_trace))
+    """Run what ``seed`` decides; of its steps only those that ``keep`` names. Some worlds have none."""
+    if copies.FIRST <= seed < FIRST_IN_BUCKET or seed >= supervised.FIRST_SUPERVISED:
+        return _run_without_steps(seed, Trace(everything=full_trace))
 
     plan = make_plan(seed, operations)
     if keep is not None:
@@ -92,16 +91,20 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Verdict:
     return _Run(plan, trace or Trace()).verdict()
 
 
-def _run_copies(seed: int, trace: Trace) -> Verdict:
-    """One world of copied folders, or of one that is opened again and again."""
+_WITHOUT_STEPS = (
+    (supervised.FIRST_SUPERVISED, supervised.SupervisedRun),
+    (copied_backups.FIRST_COPIED, copied_backups.CopiedBackupsRun),
+    (pinned.FIRST_PINNED, pinned.PinnedRun),
+    (recovered.FIRST_RECOVERED, recovered.RecoveredRun),
+    (reopened.FIRST_REOPENED, reopened.ReopenedRun),
+    (copies.FIRST, copies.CopiesRun),
+)
+"""The first seeds of worlds that have no steps, from the last one on."""
+
+
+def _run_without_steps(seed: int, trace: Trace) -> Verdict:
     violation, run, seconds = None, None, 0.0
-    make = reopened.ReopenedRun if seed >= reopened.FIRST_REOPENED else copies.CopiesRun
-    if seed >= recovered.FIRST_RECOVERED:
-        make = recovered.RecoveredRun
-    if seed >= pinned.FIRST_PINNED:
-        make = pinned.PinnedRun
-    if seed >= copied_backups.FIRST_COPIED:
-        make = copied_backups.CopiedBackupsRun
+    make = next(make for first, make in _WITHOUT_STEPS if seed >= first)
 
     async def body() -> None:
         nonlocal run, seconds

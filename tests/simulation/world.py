@@ -59,7 +59,7 @@ CACHE = "/cache"
 """The folder of the chunk cache, for all processes of the host."""
 FIRST_LOG = b"simulated-log..."
 """The id of the logs that a service has at first: a recovery makes others."""
-_BEGIN = 1_700_000_000.0
+BEGIN = 1_700_000_000.0
 """Seconds since 1970 when a simulation begins."""
 
 
@@ -96,16 +96,18 @@ class Site:
 
     # --- processes -------------------------------------------------------------------------------
 
-    async def start(self, tasks: anyio.abc.TaskGroup, folder: ServiceFolder | None = None) -> Process:
-        """A new process that opens the store, or the one in ``folder``, and serves. Raises why it can not;
-        ``ProcessDied`` if it was killed before it could.
-
-        Returns once it serves; to do something to it earlier, find it in ``processes`` meanwhile.
-        """
+    def begin(self, tasks: anyio.abc.TaskGroup, folder: ServiceFolder | None = None) -> Process:
+        """A new process that begins to open the store, or the one in ``folder``."""
         process = self._make(len(self.processes) + 1, folder or self._folder)
         self.processes.append(process)
         self.trace.note(process.gate.name, "starts")
         tasks.start_soon(process.run, name=process.gate.name)
+        return process
+
+    async def start(self, tasks: anyio.abc.TaskGroup, folder: ServiceFolder | None = None) -> Process:
+        """``begin``, until it serves. Raises why it can not; ``ProcessDied`` if it was killed before it
+        could. To do something to it earlier, find it in ``processes`` meanwhile."""
+        process = self.begin(tasks, folder)
         await process.opened.wait()
         if process.error is not None:
             raise process.error
@@ -127,9 +129,9 @@ class Site:
     ) -> AsyncIterator[SegmentStore]:
         """What ``open_store`` does, with simulated parts."""
         world = World(
-            lambda: _BEGIN + trio.current_time() + process.clock_offset,
+            lambda: BEGIN + trio.current_time() + process.clock_offset,
             self._random(f"process {process.number}"),
-            _ids(process),
+            ids_of(process),
         )
         objects = SimulatedObjects(self.bucket, process.number, process.gate, self.faults)
         identity = await self._identity(files, objects, world, folder)
@@ -157,7 +159,7 @@ class Site:
             coordination = ObjectCoordination(objects, "", world)
             return await identify_in_bucket(objects, coordination, count, config, world)
 
-        return StoreIdentity(b"simulated-store.", folder.log_id, self.kind.containers, int(_BEGIN * 1000))
+        return StoreIdentity(b"simulated-store.", folder.log_id, self.kind.containers, int(BEGIN * 1000))
 
     def _disk_maker(
         self,
@@ -251,7 +253,7 @@ class Site:
 
     def time_ms(self) -> int:
         """By a wall clock that is right."""
-        return int((_BEGIN + trio.current_time()) * 1000)
+        return int((BEGIN + trio.current_time()) * 1000)
 
     @property
     def calls(self) -> int:
@@ -280,7 +282,7 @@ class Site:
         return {path.removeprefix(root): self.disk.content(path) for path in paths}
 
 
-def _ids(process: Process) -> Callable[[], str]:
+def ids_of(process: Process) -> Callable[[], str]:
     """Ids that no other process of the site has."""
     made = 0
 

@@ -15,9 +15,12 @@ from simulation.planner import make_plan
 from simulation.run import run_seed
 from simulation.settings import WalKind
 from simulation.special_seeds import FIRST_IN_BUCKET
+from simulation.supervised import FIRST_SUPERVISED
 
 SEEDS = (4, 5, FIRST_IN_BUCKET)
 """One of each kind of log."""
+WORLDS = (*SEEDS, FIRST_SUPERVISED, FIRST_SUPERVISED + 2)
+"""And supervisors, in a bucket and in a folder."""
 OPERATIONS = 120
 BEFORE = 12
 """Lines shown before the first difference."""
@@ -79,10 +82,10 @@ def first_difference(first: list[str], second: list[str]) -> str | None:
 
 def test_every_line_of_the_trace_is_the_same_in_another_process(tmp_path: Path) -> None:
     """With other hashes of strings, and with other seeds run before in the same process."""
-    write_traces(tmp_path / "once", SEEDS, hash_seed=1)
-    write_traces(tmp_path / "again", reversed(SEEDS), hash_seed=2)
+    write_traces(tmp_path / "once", WORLDS, hash_seed=1)
+    write_traces(tmp_path / "again", reversed(WORLDS), hash_seed=2)
 
-    for seed in SEEDS:
+    for seed in WORLDS:
         first, second = ((tmp_path / run / str(seed)).read_text().split("\n") for run in ("once", "again"))
         assert len(first) > OPERATIONS
         assert (difference := first_difference(first, second)) is None, (
