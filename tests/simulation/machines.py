@@ -21,7 +21,7 @@ import trio
 from support.fake_hosts import FakeHostsSupervisor
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.local_coordination import LocalCoordination
-from tierlog.actors.supervisor.admin import Conflict
+from tierlog.actors.gateway.wire.errors import Conflict
 from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, superseded

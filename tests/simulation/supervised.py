@@ -351,16 +351,19 @@ class _Host:
     async def run(self, random: Random) -> None:
         while True:
             await trio.sleep(random.choice((0.05, 0.5, 2.0)))
-            if (active := self._site.active()) and (process := random.choice(active)):
+            if active := self._site.active():
                 # One that stands still answers later, or never.
                 with trio.move_on_after(3.0), suppress(TierlogError, ProcessDied):
-                    welcome = await process.call(lambda _, process=process: self._greet(process))  # type: ignore[misc]
-                    await trio.sleep(random.choice((0.0, 0.01, 1.0)))
-                    self._known = max(self._known, welcome.term)
-                    if self._link._is_welcome(welcome, _WRITER):
-                        self._site.supervisors[process].greeted.add(self.name)
+                    await self._greet(random.choice(active), random.choice((0.0, 0.01, 1.0)))
 
-    async def _greet(self, process: Process) -> Welcome:
+    async def _greet(self, process: Process, seconds: float) -> None:
+        welcome = await process.call(lambda _: self._hello(process))
+        await trio.sleep(seconds)
+        self._known = max(self._known, welcome.term)
+        if self._link._is_welcome(welcome, _WRITER):
+            self._site.supervisors[process].greeted.add(self.name)
+
+    async def _hello(self, process: Process) -> Welcome:
         supervisor = self._site.supervisors[process]
         hello = Hello(self.name, 7, "http://host", {}, self._link.term, instance="1")
         version = supervisor._admit(hello, 0, joined=True)
