@@ -86,6 +86,8 @@ class LogStatistics(Value):
     gets: int = attrs.field(default=0, metadata=counter("Gets of a log in a bucket."))
     lists: int = attrs.field(default=0, metadata=counter("Listings of a log in a bucket, of 1 page or more."))
     deletes: int = attrs.field(default=0, metadata=counter("Deletions of a log in a bucket."))
+    entries: int = attrs.field(default=0, metadata=counter("Entries that a log in ledgers wrote."))
+    ledger_calls: int = attrs.field(default=0, metadata=counter("Other calls of a log in ledgers."))
 
 
 class DurableDataLog(ABC):

@@ -7,21 +7,19 @@ outcome of the call unknown.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import anyio
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import OutcomeUnknown, Unavailable
 from ...storage_backends.base.object_store import ListedKey, ObjectStore, StoredObject
 from ...storage_backends.base.statistics import counter
 from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
+from .repetition import Repetition
 
-T = TypeVar("T")
 _PROOF_BYTES = 256
 """The start of an object, in which its put id is."""
 
@@ -51,9 +49,7 @@ class RepeatedCalls:
         self, objects: ObjectStore, world: World, patience: float, delay: tuple[float, float]
     ) -> None:
         self._objects = objects
-        self._random = world.random
-        self._patience = patience
-        self._delay = delay
+        self._repeat = Repetition(world, patience, delay)
         self.counts = RequestCounts()
 
     def place(self, key: str) -> str:
@@ -100,16 +96,3 @@ class RepeatedCalls:
             await self._objects.delete(key)
 
         await self._repeat(delete)
-
-    async def _repeat(self, call: Callable[[], Awaitable[T]]) -> T:
-        delay, longest = self._delay
-        until = anyio.current_time() + self._patience
-        while True:
-            try:
-                return await call()
-            except (Unavailable, OutcomeUnknown):
-                wait = delay * self._random.uniform(0.5, 1.0)
-                if anyio.current_time() + wait > until:
-                    raise
-                await anyio.sleep(wait)
-                delay = min(2 * delay, longest)

@@ -28,9 +28,10 @@ from ...storage_backends.base.parallel import in_parallel
 from ...storage_backends.base.world import World
 from ..registers.local import NOBODY
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
+from .flights import Flights
+from .group_index import GroupIndex, readable
 from .lifecycle import LogEvent, LogLifecycle, LogState
 from .s3_calls import RepeatedCalls, RequestCounts
-from .s3_index import S3Index
 from .s3_layout import S3LogLayout, S3LogOptions
 from .s3_open import (
     HeldRegister,
@@ -48,15 +49,6 @@ from .shared_call import SharedCall
 _DELETED_STEP = 256
 _ENDED = (NotOwner, DataCorruption, StoreMismatch)
 """What the register may show that ends this owner."""
-
-
-@attrs.define(eq=False, repr=False)
-class _Flight:
-    """An append under way."""
-
-    header: SlotHeader
-    before: _Flight | None
-    ended: anyio.Event = attrs.field(factory=anyio.Event)
 
 
 class S3Log(DurableDataLog):
@@ -81,7 +73,7 @@ class S3Log(DurableDataLog):
         self._held: HeldRegister | None = None
         self._opened: OpenedS3Log | None = None
         """Until the first append."""
-        self._index = S3Index()
+        self._index = GroupIndex()
         self._stale: list[int] = []
         """Slots of objects that nobody needs."""
         self._next_group = 0
@@ -89,8 +81,7 @@ class S3Log(DurableDataLog):
         self._settled = 0
         """The slot below which everything is settled."""
         self._truncate_before = 0
-        self._newest: _Flight | None = None
-        self._flights = 0
+        self._flights = Flights(self._life, options.appends_max)
         self._last_put = float("-inf")
         self._last_check = 0.0
         self._confirmation = SharedCall(self._confirm)
@@ -127,11 +118,11 @@ class S3Log(DurableDataLog):
         self._held, self._opened = opened.held, opened
         history = opened.history
         for header in history.groups:
-            self._index.add(header)
+            self._index.add(header.number, header.slot, header.size)
         self._next_group = history.next_group
         groups = [
             GroupInfo(each.number, each.epoch, each.tag, each.size, each.truncate_before)
-            for each in _readable(history.groups)
+            for each in readable(history.groups)
         ]
         tags = {group.number: group.tag for group in groups if group.tag}
         return OpenedLog(opened.held.register.epoch, opened.before, groups, tags, history.next_group)
@@ -149,7 +140,7 @@ class S3Log(DurableDataLog):
             raise RuntimeError("read is possible before the first append only")
         batch: list[SlotHeader] = []
         size = 0
-        for header in _readable(opened.history.groups):
+        for header in readable(opened.history.groups):
             if header.number < first:
                 continue
             if len(batch) == self._ctx.options.parallel or size + header.size > self._ctx.options.kept_bytes:
@@ -178,7 +169,7 @@ class S3Log(DurableDataLog):
 
     async def read_window(self, number: int) -> Sequence[GroupPayload]:
         self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
-        slot = self._index.slot_of(number)
+        slot = self._index.position_of(number)
         if slot is None:
             raise DataCorruption(f"group {number} is not in the log", file=f"{self._name} group {number}")
         return [await self._fetch(number, slot)]
@@ -229,24 +220,21 @@ class S3Log(DurableDataLog):
                 f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
                 f"truncation address of at most its own number {self._next_group} ({truncate_before})"
             )
-        if not self._flights or self._flights == self.appends_max:
-            self._life.step(LogEvent.BEGIN_APPEND)
-        self._life.require("append", LogState.APPENDING)
-        flight = self._take(size, tag, truncate_before)
+        self._flights.require_room()
+        header = self._take(size, tag, truncate_before)
+        flight = self._flights.take()
         try:
-            await self._put(flight.header, buffers)
-            await self._settle(flight)
+            await self._put(header, buffers)
+            # L2: after the ones before it.
+            await self._flights.wait_for_turn(flight)
         except BaseException as error:
-            self._life.failed(error)
+            self._flights.end(flight, error)
             raise
-        finally:
-            self._flights -= 1
-            flight.ended.set()
-        if not self._flights:
-            self._life.step(LogEvent.APPENDED)
-        return flight.header.number
+        self._settle(header)
+        self._flights.end(flight)
+        return header.number
 
-    def _take(self, size: int, tag: int, truncate_before: int) -> _Flight:
+    def _take(self, size: int, tag: int, truncate_before: int) -> SlotHeader:
         """The next number and slot (L2)."""
         assert self._held is not None
         self._opened = None
@@ -262,11 +250,9 @@ class S3Log(DurableDataLog):
             truncate_before,
             size,
         )
-        flight = self._newest = _Flight(header, self._newest if self._flights else None)
         self._next_slot += 1
         self._next_group += 1
-        self._flights += 1
-        return flight
+        return header
 
     async def _put(self, header: SlotHeader, buffers: Sequence[Buffer]) -> None:
         self._last_put = anyio.current_time()
@@ -279,14 +265,8 @@ class S3Log(DurableDataLog):
             with suppress(Unavailable):
                 await self._confirmation.join()
 
-    async def _settle(self, flight: _Flight) -> None:
-        """L2: after the ones before it."""
-        if flight.before is not None:
-            await flight.before.ended.wait()
-            flight.before = None
-        self._life.require("append", LogState.APPENDING)
-        header = flight.header
-        self._index.add(header)
+    def _settle(self, header: SlotHeader) -> None:
+        self._index.add(header.number, header.slot, header.size)
         self._settled = header.slot + 1
         self._truncate_before = max(self._truncate_before, header.truncate_before)
         self._appended_groups += 1
@@ -297,11 +277,12 @@ class S3Log(DurableDataLog):
     async def truncate(self) -> None:
         self._life.require("truncate", LogState.OPEN, LogState.APPENDING)
         async with self._truncating:
-            slot = self._index.slot_of(self._truncate_before)
+            address = self._truncate_before
+            slot = self._index.position_of(address)
             await self._confirmation.join()
             if slot is not None:
                 await self._raise_low(slot)
-                self._stale += self._index.forget_below(slot)
+                self._stale += self._index.forget_below(address)
             while self._stale:
                 part = self._stale[:_DELETED_STEP]
                 keys = map(self._ctx.layout.slot, part)
@@ -376,9 +357,3 @@ class S3Log(DurableDataLog):
     def requests(self) -> RequestCounts:
         """The requests so far, which are what the log costs."""
         return self._ctx.calls.counts
-
-
-def _readable(groups: Sequence[SlotHeader]) -> list[SlotHeader]:
-    """From the newest truncation address on."""
-    address = max((each.truncate_before for each in groups), default=0)
-    return [each for each in groups if each.number >= address]

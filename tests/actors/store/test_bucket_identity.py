@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.faulty_objects import FaultKind, FaultyObjects, ObjectFault
+from support.call_faults import CallFault, FaultKind
+from support.faulty_objects import FaultyObjects
 from support.memory_objects import Bucket
 from support.s3 import numbered_world
 from tierlog import DataCorruption, StoreConfig, StoreMismatch, Unavailable
@@ -45,7 +46,7 @@ async def test_no_fault_of_one_request_makes_two_identities(
     kind: FaultKind, delay: int, options: ObjectCoordinationOptions
 ) -> None:
     for at in range(1, REQUESTS_MAX + 1):
-        objects = FaultyObjects(Bucket(), ObjectFault(at, kind, delay))
+        objects = FaultyObjects(Bucket(), CallFault(at, kind, delay))
         found = set()
         for _ in range(3):
             try:

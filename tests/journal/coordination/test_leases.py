@@ -10,7 +10,8 @@ import attrs
 import pytest
 import trio.testing
 
-from support.faulty_objects import KINDS_AND_DELAYS, FaultKind, FaultyObjects, ObjectFault
+from support.call_faults import KINDS_AND_DELAYS, CallFault, FaultKind
+from support.faulty_objects import FaultyObjects
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Coordination, LeaseHeld
@@ -192,7 +193,7 @@ async def test_d4_a_renewal_without_an_answer_does_not_end_the_lease(bucket: Buc
     for kind in (FaultKind.LOST, FaultKind.UNANSWERED):
         objects = FaultyObjects(bucket)
         lease = await on(objects, HASTY).take_lease(SUPERVISOR, "first", 1000.0)
-        objects._fault = ObjectFault(len(objects.asked) + 1, kind)
+        objects.faults.fail_next(kind)
         with pytest.raises(OutcomeUnknown):
             await lease.renew()
         assert lease.is_held()
@@ -264,7 +265,7 @@ async def test_no_fault_of_one_request_sets_a_value_twice(
     kind: FaultKind, delay: int, options: ObjectCoordinationOptions
 ) -> None:
     for at in range(1, REQUESTS_MAX + 1):
-        objects = FaultyObjects(Bucket(), ObjectFault(at, kind, delay))
+        objects = FaultyObjects(Bucket(), CallFault(at, kind, delay))
         life = Life(objects, options)
         await life.live()
         objects.settle()

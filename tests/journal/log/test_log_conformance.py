@@ -9,8 +9,11 @@ import attrs
 import pytest
 from simulation.file_layer import SimulatedDisk, SimulatedFiles
 
+from support.memory_ledgers import Cluster, MemoryLedgers
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
+from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
+from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import LocalLogOptions
@@ -22,6 +25,7 @@ from tierlog.testing.log_conformance import DurableDataLogConformance
 
 LOG_ID = b"0123456789abcdef"
 FAST = S3LogOptions(pace=0.0, first_delay=0.0001, longest_delay=0.001)
+FAST_LEDGERS = BookKeeperLogOptions(first_delay=0.0001, longest_delay=0.001)
 
 
 class TestMemoryLog(DurableDataLogConformance):
@@ -93,3 +97,21 @@ class TestS3LogInMemory(DurableDataLogConformance):
 
 class TestS3LogWithSeveralPutsUnderWay(TestS3LogInMemory):
     appends_max = 7
+
+
+class TestBookKeeperLogInMemory(DurableDataLogConformance):
+    options = FAST_LEDGERS
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self) -> None:
+        self.cluster = Cluster()
+        self.world = numbered_world()
+
+    async def make_log(self) -> DurableDataLog:
+        return BookKeeperLog(MemoryLedgers(self.cluster), "/store/log", LOG_ID, self.world, self.options)
+
+
+class TestBookKeeperLogWithTinyLedgers(TestBookKeeperLogInMemory):
+    """Another ledger for nearly every group, and nothing kept of what an opening reads."""
+
+    options = attrs.evolve(FAST_LEDGERS, ledger_bytes=1, kept_bytes=0)

@@ -9,7 +9,8 @@ import anyio
 import attrs
 import pytest
 
-from support.faulty_objects import FaultKind, FaultyObjects, ObjectFault
+from support.call_faults import FaultKind
+from support.faulty_objects import FaultyObjects
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.journal.log.s3_layout import SLOTS_AHEAD, S3LogOptions
@@ -227,7 +228,7 @@ async def test_l6_a_put_without_a_verdict_is_repeated_and_recognised(bucket: Buc
     await log.close()
     log = log_on(faulty)
     await log.open()
-    faulty._fault = ObjectFault(len(faulty.asked) + 1, kind)
+    faulty.faults.fail_next(kind)
 
     assert await log.append([b"once"]) == 1
     assert await log.append([b"more"]) == 2
@@ -344,7 +345,7 @@ async def test_l10_an_owner_whose_register_cannot_be_read_goes_on(bucket: Bucket
     objects = FaultyObjects(bucket)
     log = log_on(objects, patience=-1.0)
     await log.open()
-    objects._fault = ObjectFault(len(objects.asked) + 1, FaultKind.REFUSED)
+    objects.faults.fail_next(FaultKind.REFUSED)
     with pytest.raises(Unavailable):
         await log.confirm_owner()
 

@@ -12,6 +12,7 @@ import pytest
 
 from support.s3_log_world import S3LogWorld
 from tierlog.journal.log import s3_log, s3_open
+from tierlog.journal.log.flights import Flights
 from tierlog.journal.log.s3_calls import Put, RepeatedCalls
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_slot import SlotHeader, SlotKind
@@ -41,13 +42,13 @@ def test_every_acked_group_is_read_by_every_later_owner_in_many_worlds() -> None
 
 
 def l2_acks_come_in_any_order(plant: Planter) -> None:
-    settle = S3Log._settle
+    wait_for_turn = Flights.wait_for_turn
 
     async def at_once(self: Any, flight: Any) -> None:
         flight.before = None
-        await settle(self, flight)
+        await wait_for_turn(self, flight)
 
-    plant(S3Log, "_settle", at_once)
+    plant(Flights, "wait_for_turn", at_once)
 
 
 def l2_a_refused_put_counts_as_ones_own(plant: Planter) -> None:
@@ -89,9 +90,8 @@ def l5_everything_before_counts_as_settled(plant: Planter) -> None:
     take = S3Log._take
 
     def ahead(self: Any, *args: int) -> Any:
-        flight = take(self, *args)
-        flight.header = attrs.evolve(flight.header, settled=flight.header.slot)
-        return flight
+        header = take(self, *args)
+        return attrs.evolve(header, settled=header.slot)
 
     plant(S3Log, "_take", ahead)
 

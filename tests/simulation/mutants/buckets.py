@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from tierlog.journal.log import s3_history, s3_open
+from tierlog.journal.log.group_index import GroupIndex
 from tierlog.journal.log.s3_calls import Put, RepeatedCalls
 from tierlog.journal.log.s3_history import S3History
-from tierlog.journal.log.s3_index import S3Index
 from tierlog.journal.log.s3_layout import SLOTS_AHEAD
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_open import FoundSlots, HeldRegister, OpenedS3Log, S3Context
@@ -147,10 +147,12 @@ def unknown_outcome_counts_as_success(plant: Planter) -> None:
 def sweep_deletes_a_live_slot(plant: Planter) -> None:
     """A truncation deletes the group at which readers begin, too."""
 
-    def forget(original: Any, self: S3Index, slot: int) -> list[int]:
-        return [*original(self, slot), slot]
+    def forget(original: Any, self: GroupIndex, number: int) -> list[int]:
+        first = self.position_of(number)
+        assert first is not None
+        return [*original(self, number), first]
 
-    plant(S3Index.forget_below, forget)
+    plant(GroupIndex.forget_below, forget)
 
 
 @_planted("L7")
@@ -159,7 +161,7 @@ def objects_are_deleted_before_the_low_is_raised(plant: Planter) -> None:
 
     async def raise_low(original: Any, self: S3Log, slot: int) -> None:
         for run in self._index._runs:
-            for each in range(run.slot, min(run.slot + run.count, slot)):
+            for each in range(run.position, min(run.slot + run.count, slot)):
                 await self._ctx.calls.delete(self._ctx.layout.slot(each))
         await original(self, slot)
 

@@ -1,0 +1,40 @@
+"""``Repetition``: a call of a service is repeated until it has a verdict, for a while (rule L6).
+
+Only the caller can repeat a change whose outcome is unknown: what it writes names it. Cancellation leaves the
+outcome of the call unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from ...storage_backends.base.errors import OutcomeUnknown, Unavailable
+from ...storage_backends.base.world import World
+
+T = TypeVar("T")
+
+
+class Repetition:
+    """``patience``: seconds for which one call is repeated; ``delay``: seconds before it is repeated first,
+    and the longest ones."""
+
+    def __init__(self, world: World, patience: float, delay: tuple[float, float]) -> None:
+        self._random = world.random
+        self._patience = patience
+        self._delay = delay
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+        delay, longest = self._delay
+        until = anyio.current_time() + self._patience
+        while True:
+            try:
+                return await call()
+            except (Unavailable, OutcomeUnknown):
+                wait = delay * self._random.uniform(0.5, 1.0)
+                if anyio.current_time() + wait > until:
+                    raise
+                await anyio.sleep(wait)
+                delay = min(2 * delay, longest)

@@ -1,0 +1,235 @@
+"""``SidecarConnection``: requests to one sidecar and its replies, many at a time.
+
+A request is written at once as far as the socket takes it, and the rest by ``run``. Cancellation of a call
+gives its reply up; what is not written yet is copied, because the caller may use its buffers again. The end
+of the connection fails every call: a change with ``OutcomeUnknown``.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from ..base.checksum import Buffer
+from ..base.codec import DecodeError, Decoder
+from ..base.errors import OutcomeUnknown, TierlogError, Unavailable
+from .wire import (
+    CHANGES,
+    HELLO,
+    REPLY_HEAD,
+    Operation,
+    Status,
+    check_hello,
+    encode_request,
+    failure_of,
+    reply_size,
+)
+
+_READ_BYTES = 256 << 10
+_JOIN_BYTES_MAX = 64 << 10
+"""Up to this size a request is joined into one buffer: a copy costs less than more buffers do."""
+_BUFFERS_MAX = 512
+"""Of one system call: Linux takes 1,024."""
+
+
+@attrs.define(eq=False, repr=False)
+class _Call:
+    operation: Operation
+    since: float
+    ended: anyio.Event = attrs.field(factory=anyio.Event)
+    result: bytes = b""
+    error: Exception | None = None
+    is_given_up: bool = False
+
+
+class SidecarConnection:
+    """``patience``: seconds after which a sidecar that does not reply counts as stopped."""
+
+    def __init__(self, link: socket.socket, patience: float) -> None:
+        link.setblocking(False)
+        self._link = link
+        self._patience = patience
+        self._calls: dict[int, _Call] = {}
+        self._number = 0
+        self._unwritten: deque[memoryview] = deque()
+        self._wake = anyio.Event()
+        self._end: str | None = None
+        """Why it has ended."""
+        self.requests = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self._end is not None
+
+    def refusal(self) -> Unavailable:
+        """Of any call after its end."""
+        return Unavailable(self._end or "the sidecar for BookKeeper has not ended")
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def begin(self, operation: Operation, *arguments: Buffer) -> int:
+        """Send a request; returns its number, for ``outcome``. Requests are read in this order."""
+        if self._end is not None:
+            raise self.refusal()
+        self._number = number = (self._number + 1) & 0xFFFF_FFFF
+        self.requests += 1
+        self._calls[number] = _Call(operation, anyio.current_time())
+        size = sum(map(len, arguments))
+        request = (encode_request(number, operation, size), *arguments)
+        self._send((b"".join(request),) if size <= _JOIN_BYTES_MAX else request)
+        return number
+
+    async def outcome(self, number: int) -> Decoder:
+        """The result of a request, once."""
+        call = self._calls[number]
+        try:
+            await call.ended.wait()
+        except BaseException:
+            self.give_up(number)
+            raise
+        del self._calls[number]
+        if call.error is not None:
+            raise call.error
+        return Decoder(call.result)
+
+    def give_up(self, number: int) -> None:
+        """Drop the reply of a request whose outcome nobody will ask for."""
+        call = self._calls.get(number)
+        if call is None:
+            return
+        call.is_given_up = True
+        if call.ended.is_set():
+            del self._calls[number]
+        elif call.operation is Operation.WATCH and self._end is None:
+            self._calls[self.begin(Operation.UNWATCH, number.to_bytes(4, "big"))].is_given_up = True
+        self._unwritten = deque(memoryview(bytes(each)) for each in self._unwritten)
+
+    async def call(self, operation: Operation, *arguments: Buffer) -> Decoder:
+        return await self.outcome(self.begin(operation, *arguments))
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _send(self, buffers: Sequence[Buffer]) -> None:
+        is_idle = not self._unwritten
+        self._unwritten.extend(memoryview(each) for each in buffers if len(each))
+        if is_idle:
+            self._write()
+            if self._unwritten:
+                self._wake.set()
+
+    def _write(self) -> None:
+        """As much as the socket takes."""
+        waiting = self._unwritten
+        while waiting:
+            try:
+                written = self._link.sendmsg([waiting[at] for at in range(min(len(waiting), _BUFFERS_MAX))])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                # The reader finds the end, and says what the sidecar said.
+                waiting.clear()
+                return
+            while written:
+                first = waiting[0]
+                if len(first) > written:
+                    waiting[0] = first[written:]
+                    break
+                written -= len(first)
+                waiting.popleft()
+
+    async def write_all(self) -> None:
+        """Write what the socket did not take at once, until cancelled."""
+        while True:
+            while self._unwritten:
+                await anyio.wait_writable(self._link)
+                self._write()
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def greet(self) -> None:
+        """Raises ``Unavailable`` if the other end is no sidecar of this version."""
+        self._send((HELLO,))
+        hello = b""
+        while len(hello) < len(HELLO):
+            data = await self._receive(len(HELLO) - len(hello))
+            if not data:
+                raise Unavailable("the sidecar ended at its start")
+            hello += data
+        check_hello(hello)
+
+    async def read_all(self) -> None:
+        """Read replies until the sidecar ends. Raises ``DecodeError`` for anything else."""
+        data = bytearray()
+        while received := await self._receive(_READ_BYTES):
+            data += received
+            done = self._take_replies(data)
+            del data[:done]
+            await anyio.lowlevel.checkpoint()
+
+    async def _receive(self, size: int) -> bytes:
+        """Some bytes; none at the end. Waits only if there are none yet."""
+        while True:
+            try:
+                return self._link.recv(size)
+            except (BlockingIOError, InterruptedError):
+                await anyio.wait_readable(self._link)
+            except OSError:
+                return b""
+
+    def _take_replies(self, data: bytearray) -> int:
+        """The bytes of the whole replies that ``data`` begins with."""
+        at = 0
+        while at + REPLY_HEAD.size <= len(data):
+            length, number, status = REPLY_HEAD.unpack_from(data, at)
+            end = at + REPLY_HEAD.size + reply_size(length)
+            if end > len(data):
+                break
+            self._finish(number, status, bytes(memoryview(data)[at + REPLY_HEAD.size : end]))
+            at = end
+        return at
+
+    def _finish(self, number: int, status: int, result: bytes) -> None:
+        call = self._calls.get(number)
+        if call is None:
+            raise DecodeError(f"a reply to request {number}, which nobody made")
+        if status == Status.OK:
+            call.result = result
+        else:
+            call.error = failure_of(status, result.decode(errors="replace"))
+        call.ended.set()
+        if call.is_given_up:
+            del self._calls[number]
+
+    # --- its end ---------------------------------------------------------------------------------
+
+    async def watch_clock(self, stop: Callable[[], None]) -> None:
+        """Call ``stop`` if a reply is overdue."""
+        while True:
+            await anyio.sleep(self._patience / 4)
+            due = anyio.current_time() - self._patience
+            if any(
+                call.since < due and call.operation is not Operation.WATCH and not call.ended.is_set()
+                for call in self._calls.values()
+            ):
+                stop()
+                return
+
+    def end(self, why: str) -> None:
+        """Fail every call, now and later."""
+        if self._end is not None:
+            return
+        self._end = why
+        self._unwritten.clear()
+        self._link.close()
+        for call in self._calls.values():
+            if not call.ended.is_set():
+                kind: type[TierlogError] = OutcomeUnknown if call.operation in CHANGES else Unavailable
+                call.error = kind(why)
+                call.ended.set()

@@ -1,0 +1,299 @@
+"""``SidecarService``: the ledgers and records of BookKeeper and ZooKeeper, through a process beside this one.
+
+The sidecar is started when it is first needed, and again after it has ended. A ledger belongs to the sidecar
+that opened it: the sidecar's end, however it comes, breaks every ledger that was open, and a new opening
+recovers. ``run`` is the only task that must live as long as the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import anyio
+import anyio.abc
+import attrs
+
+from ..base.checksum import Buffer
+from ..base.codec import DecodeError, Decoder, Encoder
+from ..base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
+from ..base.ledger_service import (
+    MISSING,
+    READ_ENTRIES_MAX,
+    RECORD_BYTES_MAX,
+    Ledger,
+    LedgerDescription,
+    LedgerService,
+    Quorum,
+    Session,
+    StoredRecord,
+)
+from ..base.values import Value
+from .connection import SidecarConnection
+from .process import Complaint, SidecarProgram, started
+from .wire import Operation, Refused, put_map, take_description, text
+
+_PATIENCE_MIN = 30.0
+_LAST_LINES_SECONDS = 1.0
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SidecarOptions(Value):
+    """Times in seconds."""
+
+    servers: str
+    """ZooKeeper's addresses: ``host:port``, with commas between them."""
+    root: str = "/ledgers"
+    """The path at which the BookKeeper cluster has its metadata."""
+    session_timeout: float = 10.0
+
+
+class SidecarService(LedgerService):
+    def __init__(self, program: SidecarProgram, options: SidecarOptions) -> None:
+        self._program = program
+        self._options = options
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._starting = anyio.Lock()
+        self._connection: SidecarConnection | None = None
+        self._requests_before = 0
+        """Of sidecars that have ended."""
+
+    # --- its life --------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Until ``close`` or cancellation, which end the sidecar."""
+        async with anyio.create_task_group() as self._tasks:
+            task_status.started()
+            await anyio.sleep_forever()
+
+    def close(self) -> None:
+        """Let ``run`` end. Whatever is under way fails."""
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    @property
+    def requests(self) -> int:
+        """Requests to the sidecar so far."""
+        return self._requests_before + (self._connection.requests if self._connection else 0)
+
+    async def connected(self) -> SidecarConnection:
+        """The present connection; starts a sidecar if there is none. Raises ``Unavailable`` if it cannot
+        reach its services."""
+        connection = self._connection
+        if connection is not None and not connection.has_ended:
+            return connection
+        async with self._starting:
+            connection = self._connection
+            if connection is not None and not connection.has_ended:
+                return connection
+            if self._tasks is None or self._tasks.cancel_scope.cancel_called:
+                raise ClosedError("the connection to BookKeeper is closed")
+            self._requests_before = self.requests
+            self._connection = None
+            started_one: SidecarConnection = await self._tasks.start(self._serve)
+            self._connection = started_one
+            return started_one
+
+    async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
+        """One sidecar, from its start to its end. Raises only before it has started."""
+        patience = max(_PATIENCE_MIN, 3 * self._options.session_timeout)
+        complaint = Complaint()
+        start = _Start(task_status)
+        why = "this process stopped it"
+        async with started(self._program) as (process, link):
+            connection = SidecarConnection(link, patience)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    assert process.stderr is not None
+                    tasks.start_soon(complaint.read, process.stderr)
+                    tasks.start_soon(connection.write_all)
+                    tasks.start_soon(connection.watch_clock, process.kill)
+                    tasks.start_soon(self._introduce, connection, start, tasks.cancel_scope)
+                    why = await _read(connection)
+                    # Its last lines come with its end.
+                    with anyio.move_on_after(_LAST_LINES_SECONDS):
+                        await process.wait()
+                    tasks.cancel_scope.cancel()
+            finally:
+                connection.end(f"the sidecar for BookKeeper has ended ({why}){complaint}")
+            start.require(connection)
+
+    async def _introduce(
+        self, connection: SidecarConnection, start: _Start, scope: anyio.CancelScope
+    ) -> None:
+        options = self._options
+        asked = Encoder().blob(text(options.servers)).blob(text(options.root))
+        asked.u32(int(options.session_timeout * 1000))
+        try:
+            await connection.call(Operation.CONNECT, asked.finish())
+        except TierlogError as error:
+            start.failure = error
+            scope.cancel()
+        else:
+            start.succeed(connection)
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    async def _call(self, operation: Operation, *arguments: Buffer) -> Decoder:
+        connection = await self.connected()
+        return await connection.call(operation, *arguments)
+
+    def place(self, path: str) -> str:
+        return f"zookeeper://{self._options.servers}{path}"
+
+    async def count_bookies(self) -> int:
+        return (await self._call(Operation.COUNT_BOOKIES)).u32()
+
+    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:
+        connection = await self.connected()
+        asked = Encoder()
+        for number in quorum:
+            asked.u32(number)
+        made = await connection.call(Operation.CREATE_LEDGER, put_map(asked, metadata).finish())
+        handle, ledger = made.u32(), made.i64()
+        return SidecarLedger(connection, handle, ledger, LedgerDescription(-1, 0, False, metadata))
+
+    async def open_ledger(self, ledger: int, *, recover: bool) -> Ledger:
+        connection = await self.connected()
+        found = await connection.call(Operation.OPEN_LEDGER, Encoder().i64(ledger).u8(recover).finish())
+        return SidecarLedger(connection, found.u32(), ledger, take_description(found))
+
+    async def delete_ledger(self, ledger: int) -> None:
+        await self._call(Operation.DELETE_LEDGER, Encoder().i64(ledger).finish())
+
+    async def list_ledgers(self, after: int, count: int) -> list[int]:
+        found = await self._call(Operation.LIST_LEDGERS, Encoder().i64(after).u32(count).finish())
+        return [found.i64() for _ in range(found.u32())]
+
+    async def describe_ledger(self, ledger: int) -> LedgerDescription:
+        return take_description(await self._call(Operation.DESCRIBE_LEDGER, Encoder().i64(ledger).finish()))
+
+    async def load(self, path: str) -> StoredRecord | None:
+        try:
+            found = await self._call(Operation.LOAD, Encoder().blob(text(path)).finish())
+        except Refused:
+            return None
+        version, session = found.i64(), found.i64()
+        return StoredRecord(found.blob(), version, session)
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> StoredRecord | None:
+        asked = Encoder().blob(text(path)).blob(_record_data(data)).u8(ephemeral)
+        try:
+            made = await self._call(Operation.CREATE, asked.finish())
+        except Refused:
+            return None
+        return StoredRecord(data, made.i64(), made.i64())
+
+    async def replace(self, path: str, data: bytes, version: int) -> int | None:
+        asked = Encoder().blob(text(path)).blob(_record_data(data)).i64(_condition(version))
+        try:
+            return (await self._call(Operation.REPLACE, asked.finish())).i64()
+        except Refused:
+            return None
+
+    async def remove(self, path: str, version: int) -> bool:
+        asked = Encoder().blob(text(path)).i64(_condition(version))
+        return await self._holds(Operation.REMOVE, asked)
+
+    async def check(self, path: str, version: int) -> bool:
+        asked = Encoder().blob(text(path)).i64(_condition(version))
+        return await self._holds(Operation.CHECK, asked)
+
+    async def _holds(self, operation: Operation, asked: Encoder) -> bool:
+        try:
+            await self._call(operation, asked.finish())
+        except Refused:
+            return False
+        return True
+
+    async def children(self, path: str) -> list[str]:
+        try:
+            found = await self._call(Operation.CHILDREN, Encoder().blob(text(path)).finish())
+        except Refused:
+            return []
+        return [found.blob().decode() for _ in range(found.u32())]
+
+    async def wait_changed(self, path: str, version: int) -> None:
+        await self._call(Operation.WATCH, Encoder().blob(text(path)).i64(version).finish())
+
+    async def session(self) -> Session:
+        found = await self._call(Operation.SESSION)
+        return Session(found.i64(), found.u32() / 1000)
+
+
+class _Start:
+    """Whether a sidecar has started, or why not."""
+
+    def __init__(self, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
+        self._task_status = task_status
+        self._succeeded = False
+        self.failure: TierlogError | None = None
+
+    def succeed(self, connection: SidecarConnection) -> None:
+        self._succeeded = True
+        self._task_status.started(connection)
+
+    def require(self, connection: SidecarConnection) -> None:
+        if not self._succeeded:
+            raise self.failure or connection.refusal()
+
+
+async def _read(connection: SidecarConnection) -> str:
+    """Replies, until the sidecar ends; returns why it did."""
+    try:
+        await connection.greet()
+        await connection.read_all()
+    except (DecodeError, Unavailable) as error:
+        return str(error)
+    return "it closed its socket"
+
+
+class SidecarLedger(Ledger):
+    def __init__(
+        self, connection: SidecarConnection, handle: int, ledger: int, description: LedgerDescription
+    ) -> None:
+        self.id = ledger
+        self.description = description
+        self._connection = connection
+        self._handle = handle.to_bytes(4, "big")
+
+    async def append(self, entries: Sequence[Sequence[Buffer]]) -> int:
+        # All at once, before the first wait: the sidecar adds in the order of its requests.
+        begin = self._connection.begin
+        numbers = [begin(Operation.APPEND, self._handle, *buffers) for buffers in entries]
+        try:
+            results = [await self._connection.outcome(number) for number in numbers]
+        except BaseException:
+            for number in numbers:
+                self._connection.give_up(number)
+            raise
+        return results[0].i64()
+
+    async def read(self, first: int, last: int, *, unconfirmed: bool = False) -> list[bytes]:
+        if not 0 <= first <= last < first + READ_ENTRIES_MAX:
+            raise InvalidArgument(
+                f"entries {first} to {last}: at most {READ_ENTRIES_MAX} can be read at once"
+            )
+        asked = Encoder().raw(self._handle).i64(first).i64(last).u8(unconfirmed)
+        found = await self._connection.call(Operation.READ, asked.finish())
+        return [found.blob() for _ in range(found.u32())]
+
+    async def close(self) -> None:
+        await self._connection.call(Operation.CLOSE_LEDGER, self._handle)
+
+    def drop(self) -> None:
+        # A sidecar that has ended has let go of everything.
+        if not self._connection.has_ended:
+            self._connection.give_up(self._connection.begin(Operation.DROP_LEDGER, self._handle))
+
+
+def _record_data(data: bytes) -> bytes:
+    if len(data) > RECORD_BYTES_MAX:
+        raise InvalidArgument(f"a record has at most {RECORD_BYTES_MAX} bytes, not {len(data)}")
+    return data
+
+
+def _condition(version: int) -> int:
+    # ZooKeeper takes -1 for any version.
+    if version <= MISSING:
+        raise InvalidArgument(f"no record has version {version}")
+    return version
