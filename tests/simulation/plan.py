@@ -99,6 +99,8 @@ class FaultKind(StrEnum):
     FULL_DISK = "file system of chunks without room, for longer than garbage waits"
     GC_ORDER = "operator's order to garbage collection"
     BUCKET = "trouble with the bucket of the log"
+    LEDGERS = "trouble with the ledgers of the log"
+    STALE_OWNER = "owner or opener that sleeps until the log is truncated"
     GRACEFUL_END = "graceful end within a budget"
     """In the place of another end."""
 
@@ -144,6 +146,8 @@ APART = (
     FaultKind.GC_ORDER,
     FaultKind.FULL_DISK,
     FaultKind.BUCKET,
+    FaultKind.LEDGERS,
+    FaultKind.STALE_OWNER,
     FaultKind.GRACEFUL_END,
 )
 ALL = tuple(kind for kind in FaultKind if kind not in APART)

@@ -26,6 +26,7 @@ from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
 from .faults import Fault, Kind, Nth, Target
 from .invariants import Broken
+from .ledger_invariants import check_ledgers
 from .legacy import lay
 from .legacy_invariants import LegacyFilesLeft
 from .linearize import Violation
@@ -40,7 +41,7 @@ from .planner import make_plan
 from .process import Process
 from .records import unfinished
 from .run_state import Foreign, RunState
-from .special_seeds import FIRST_IN_BUCKET
+from .special_seeds import FIRST_IN_BUCKET, FIRST_ON_LEDGERS
 from .storage_invariants import check_stored, left_over
 from .table_clients import TableClients
 from .tails import MissedWakeup
@@ -77,7 +78,7 @@ def run_seed(
     full_trace: bool = False,
 ) -> Verdict:
     """Run what ``seed`` decides; of its steps only those that ``keep`` names. Some worlds have none."""
-    if copies.FIRST <= seed < FIRST_IN_BUCKET or seed >= supervised.FIRST_SUPERVISED:
+    if copies.FIRST <= seed < FIRST_IN_BUCKET or supervised.FIRST_SUPERVISED <= seed < FIRST_ON_LEDGERS:
         return _run_without_steps(seed, Trace(everything=full_trace))
 
     plan = make_plan(seed, operations)
@@ -247,6 +248,7 @@ class _Run:
         await trio.sleep(SETTLE_SECONDS)
         check_cache(self._site)
         await check_objects(self._site, await self._run.serving())
+        await check_ledgers(self._site, await self._run.serving())
         await self._nemesis.close()
 
     async def _wait_for_copies(self) -> None:

@@ -10,13 +10,14 @@ from random import Random
 import attrs
 
 from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.journal.log.s3_slot import SLOT_HEADER_BYTES
 
 from .disk import BLOCK
 from .legacy import draw
 from .plan import BESIDE, ENDS, QUIET, RUNS, Action, FaultKind, Plan, PlannedFault, Verb
-from .settings import ChunksKind, WalKind
+from .settings import ChunksKind, SiteKind, WalKind
 
 AGAIN = 0.03
 """The share of the later actions about a name in the legacy layout that import it."""
@@ -38,6 +39,12 @@ BUCKET_SHARE = 0.5
 """The share of the seeds with a log service, and without a legacy layout and full disks, whose log is in the
 bucket of the chunks instead."""
 FIRST_IN_BUCKET = (1 << 44) + (7 << 32)
+"""From this seed on, that of all seeds is, up to those with ledgers."""
+STALE_SHARE = 0.25
+"""The share of these with owners that sleep until the log is truncated."""
+LEDGER_SHARE = 0.3
+"""The share of the other seeds with a log service, and without full disks, whose log is in ledgers."""
+FIRST_ON_LEDGERS = (1 << 44) + (9 << 32)
 """From this seed on, that of all seeds is."""
 GRACEFUL_SHARE = 0.25
 """The share of the seeds in which most ends of processes are graceful."""
@@ -63,7 +70,10 @@ def add_specials(plan: Plan) -> Plan:
         plan = _with_full_disk(plan, Random(f"full disk {seed}"))
     plan = _with_chunk_cache(plan, Random(f"chunk cache {seed}"))
     plan = _with_graceful_ends(plan, Random(f"graceful ends {seed}"))
-    return _with_bucket(plan, Random(f"bucket 145 {seed}"))
+    if seed < FIRST_ON_LEDGERS:
+        plan = _with_bucket(plan, Random(f"bucket 145 {seed}"))
+    plan = _with_stale_owners(plan, Random(f"stale owners {seed}"))
+    return _with_ledgers(plan, Random(f"ledgers 17 {seed}"))
 
 
 def _with_legacy(plan: Plan, random: Random) -> Plan:
@@ -290,12 +300,60 @@ def _with_bucket(plan: Plan, random: Random) -> Plan:
     site = attrs.evolve(
         site, wal=WalKind.BUCKET, chunks=ChunksKind.OBJECTS, s3_log=log, limits=limits, latency=latency
     )
+    return _with_remote_log(plan, site, FaultKind.BUCKET, random)
+
+
+def _with_stale_owners(plan: Plan, random: Random) -> Plan:
+    """``plan``, if its store is in a bucket perhaps with owners that sleep. None reads the register while it
+    appends, and an opener keeps all that it has read: neither would find by that what it has slept over."""
+    if plan.site.wal is not WalKind.BUCKET or random.random() >= STALE_SHARE:
+        return plan
+
+    faults = _faults(
+        plan,
+        random,
+        random.choice((3, 8)),
+        lambda: FaultKind.STALE_OWNER,
+        up_to=plan.actions[-1].number,
+    )
+    log = attrs.evolve(
+        plan.site.s3_log, check_after=1e6, start_bytes=64 << 10, kept_bytes=16 << 20, patience=1.0
+    )
+    site = attrs.evolve(plan.site, s3_log=log)
+    return attrs.evolve(plan, site=site, beside=(*plan.beside, *faults))
+
+
+def _with_ledgers(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with its log in ledgers, and in most of these with faults of them. As
+    ``_with_bucket``."""
+    site = plan.site
+    is_able = site.wal is WalKind.SERVICE and not site.storage_reserve
+    if not (is_able and random.random() < LEDGER_SHARE) and plan.seed < FIRST_ON_LEDGERS:
+        return plan
+
+    ledgers = BookKeeperLogOptions(
+        appends_max=random.choice((1, 2, 4, 16)),
+        ledger_bytes=random.choice((300, 3000, 64 << 20)),
+        patience=random.choice((1.0, 5.0, 30.0)),
+        kept_bytes=random.choice((300, 16 << 20)),
+        parallel=random.choice((1, 8)),
+        reads=random.choice((1, 4)),
+        swept_max=random.choice((2, 1000)),
+    )
+    late = random.choice((site.latency.log, 0.02))
+    latency = attrs.evolve(site.latency, log=late, share=random.choice((0.1, 0.5)))
+    site = attrs.evolve(site, wal=WalKind.LEDGERS, ledgers=ledgers, latency=latency)
+    return _with_remote_log(plan, site, FaultKind.LEDGERS, random)
+
+
+def _with_remote_log(plan: Plan, site: SiteKind, kind: FaultKind, random: Random) -> Plan:
+    """``plan`` at ``site``, whose log is elsewhere, with faults of it unless other ones are checked."""
     kinds = {fault.kind for fault in plan.beside}
     faults = _faults(
         plan,
         random,
         random.choice((2, 6, 15)),
-        lambda: FaultKind.BUCKET,
+        lambda: kind,
         lambda: random.choice((0.1, 1.0, 5.0, 20.0, 70.0)),
         up_to=plan.actions[-1].number,
     )

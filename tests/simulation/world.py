@@ -30,6 +30,7 @@ from tierlog.actors.store.opening import identify
 from tierlog.actors.store.runtime import RuntimeParts, serve
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import log_folder
@@ -47,6 +48,7 @@ from .damage import Damage
 from .disk import Keep, SimulatedDisk
 from .faults import ChunkFaults, Faults, FileFaults, Kind, LogServiceFaults, Target
 from .gates import Gate, GatedFiles
+from .ledgers import SharedLedgers, SimulatedLedgers, log_path
 from .process import Process, ProcessDied
 from .services import ServiceChunks, ServiceLog
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
@@ -83,6 +85,9 @@ class Site:
         self.disk = SimulatedDisk(self._random("disk"), kind.capacity)
         self.chunk_state = MemoryChunkState()
         self.bucket = SharedBucket(self.chunk_state)
+        self.ledgers = SharedLedgers()
+        self.ledgers_of: dict[int, SimulatedLedgers] = {}
+        """The service as each process sees it, by the process's number."""
         self.processes: list[Process] = []
         """All that ever were, dead ones too; process number n is at n - 1."""
         self.faults = Faults(trace, self._random("faults"), self._strike)
@@ -173,6 +178,8 @@ class Site:
     ) -> Callable[[int], LocalDisk]:
         kind, owner = self.kind, bytes.fromhex(owner_id)
         faults = LogServiceFaults(self.faults, process.number, process.gate)
+        ledgers = SimulatedLedgers(self.ledgers, process.number, process.gate, self.faults)
+        self.ledgers_of[process.number] = ledgers
 
         def make(index: int) -> LocalDisk:
             log_id, runs = identity.container_log_id(index), f"{folder.runs}/{index}"
@@ -182,6 +189,8 @@ class Site:
                 log, runs = LocalLog(files, path, log_id, options, owner=owner), run_folder(path)
             elif kind.wal is WalKind.BUCKET:
                 log = S3Log(objects, f"{LOGS}{index:04d}/", log_id, world, kind.s3_log, owner)
+            elif kind.wal is WalKind.LEDGERS:
+                log = BookKeeperLog(ledgers, log_path(index), log_id, world, kind.ledgers, owner)
             else:
                 log = ServiceLog(folder.logs.log(str(index)), str(index), process.gate, faults)
             return LocalDisk(log, simulated_runs(files, runs, self.stored_run))
@@ -247,7 +256,7 @@ class Site:
     @property
     def log_target(self) -> Target:
         """Where the calls of a log that is elsewhere meet faults."""
-        return Target.OBJECTS if self.kind.wal is WalKind.BUCKET else Target.LOG
+        return _LOG_TARGETS.get(self.kind.wal, Target.LOG)
 
     # --- inspection ------------------------------------------------------------------------------
 
@@ -280,6 +289,9 @@ class Site:
         root = f"{FOLDER.chunks}/"
         paths = [path for path in self.disk.files_below(root) if not path.rpartition("/")[2].startswith(".")]
         return {path.removeprefix(root): self.disk.content(path) for path in paths}
+
+
+_LOG_TARGETS = {WalKind.BUCKET: Target.OBJECTS, WalKind.LEDGERS: Target.LEDGERS}
 
 
 def ids_of(process: Process) -> Callable[[], str]:

@@ -163,11 +163,11 @@ class MemoryLedgers(LedgerService):
     async def count_bookies(self) -> int:
         return await self._ask("count", lambda: self.cluster.bookies)
 
-    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:
+    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> MemoryLedger:
         ledger = await self._ask("create_ledger", lambda: self.cluster.create_ledger(quorum, metadata))
         return MemoryLedger(self, ledger, LedgerDescription(-1, 0, False, dict(metadata)))
 
-    async def open_ledger(self, ledger: int, *, recover: bool) -> Ledger:
+    async def open_ledger(self, ledger: int, *, recover: bool) -> MemoryLedger:
         def open_() -> LedgerDescription:
             if recover:
                 self.cluster.recover(ledger)
@@ -282,4 +282,9 @@ class MemoryLedger(Ledger):
         await self._service._ask("close", lambda: self._service.cluster.close(self.id))
 
     def drop(self) -> None:
+        self._is_dropped = True
+
+    def end(self) -> None:
+        """As with its sidecar: nothing more is known of it here."""
+        self._failure = self._failure or OutcomeUnknown("the sidecar ended")
         self._is_dropped = True

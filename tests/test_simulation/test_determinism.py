@@ -14,10 +14,10 @@ import simulation
 from simulation.planner import make_plan
 from simulation.run import run_seed
 from simulation.settings import WalKind
-from simulation.special_seeds import FIRST_IN_BUCKET
+from simulation.special_seeds import FIRST_IN_BUCKET, FIRST_ON_LEDGERS
 from simulation.supervised import FIRST_SUPERVISED
 
-SEEDS = (4, 5, FIRST_IN_BUCKET)
+SEEDS = (4, 5, FIRST_IN_BUCKET, FIRST_ON_LEDGERS + 1)
 """One of each kind of log."""
 WORLDS = (*SEEDS, FIRST_SUPERVISED, FIRST_SUPERVISED + 2)
 """And supervisors, in a bucket and in a folder."""
@@ -107,7 +107,7 @@ def test_keeping_all_steps_changes_nothing() -> None:
 
 
 def test_the_digest_distinguishes_seeds() -> None:
-    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 4
+    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 5
 
 
 def imported(module: Path) -> set[str]:
