@@ -29,8 +29,8 @@ _YOUNG = 7_000
 time of most tests, and few leave cycles."""
 _WATCHDOG = pytest.StashKey[Watchdog]()
 
-TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
-"""A JVM is started once, and a wheel is built and installed once."""
+TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py", "tests/storage_backends/ledgers/")
+"""Spark and BookKeeper are started once, and a wheel is built and installed once."""
 
 # No deadline, and examples may come slowly: on a shared machine such limits measure the neighbours. The short
 # profile has the same examples in every run: what a run finds is about the change. The long one looks for new

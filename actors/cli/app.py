@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from . import (
     backup,
+    bookkeeper,
     chunks,
     container,
     folder,
@@ -112,6 +113,9 @@ _hosts = _group(
 _hosts.command()(join.run)
 _hosts.command()(container.drain)
 _hosts.command()(container.start)
+
+_bookkeeper = _group("bookkeeper", "Install BookKeeper's client.", _SERVICE)
+_bookkeeper.command()(bookkeeper.install)
 
 app.command()(folder.init)
 app.command()(folder.doctor)

@@ -6,12 +6,14 @@ Cancellation closes what is not returned.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +29,8 @@ from ..telemetry.logging import get_logger
 _log = get_logger("host")
 DIAL_SECONDS = 10.0
 """For all of one attempt: the record, the connection, the proof."""
+_ADDRESS_SECONDS = 2.0
+"""For an address that is not the last one of its name."""
 _READ_BYTES = 1 << 16
 
 
@@ -167,9 +171,21 @@ def _closed_on_error(connection: socket.socket) -> Generator[socket.socket]:
 
 
 async def _connect(address: str, port: int) -> socket.socket:
+    """To the first of the addresses of a name that answers."""
     found = await anyio.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, target = found[0]
-    with _closed_on_error(socket.socket(family, kind, protocol)) as connection:
+    failure: OSError | None = None
+    for number, (family, kind, protocol, _, target) in enumerate(found, 1):
+        # One that drops what is sent must leave time for the others.
+        with anyio.move_on_after(_ADDRESS_SECONDS if number < len(found) else None):
+            try:
+                return await _connect_to(socket.socket(family, kind, protocol), target)
+            except OSError as error:
+                failure = failure or error
+    raise failure or TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+
+async def _connect_to(made: socket.socket, target: Any) -> socket.socket:
+    with _closed_on_error(made) as connection:
         connection.setblocking(False)
         # Small messages, for which openings wait.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -147,7 +147,8 @@ class ContainerLocations:
         self._version = 0
 
     def update(self, owners: Owners) -> None:
-        self._urls = owners.urls
+        # What is served here is known better: what ended since would lead requests from this host to itself.
+        self._urls = {index: url for index, url in owners.urls.items() if url != self._own_url}
         self._version += 1
 
     def url_of(self, index: int) -> str | None:
@@ -157,7 +158,6 @@ class ContainerLocations:
         """The map of all containers. Only those served here have an epoch, which decides while there is no
         supervisor."""
         epochs = self._runtime.epochs()
-        # What is served here is certain; what the supervisor sent may be older.
         urls = {**self._urls, **dict.fromkeys(epochs, self._own_url)}
         return ContainerMap(
             self._version,

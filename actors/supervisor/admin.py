@@ -12,6 +12,7 @@ from __future__ import annotations
 import html
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -63,6 +64,7 @@ from ..telemetry.metrics import CONTENT_TYPE
 from ..telemetry.tracing import Tracing
 from .assignment import AssignmentPhase
 from .page import status_page
+from .statistics import url_of
 from .supervisor import Supervisor
 
 _REDIRECT = Success(
@@ -121,7 +123,8 @@ class AdminContext(ServerContext):
         if forwards:
             from ..gateway.server.forwarding import Forwarder  # takes 0.1 s
 
-            self.forwarder = Forwarder(lambda index: supervisor.map().containers[index].url, tracing=tracing)
+            # Asked for each item of a batch: a whole map each time would stop the loop for seconds.
+            self.forwarder = Forwarder(partial(url_of, supervisor.fleet), tracing=tracing)
 
     async def run(self) -> None:
         if self.forwarder is not None:
@@ -379,7 +382,7 @@ async def _redirect_container(call: AdminCall) -> Answer | None:
 
 async def _redirect(call: AdminCall, index: int, *, parks: bool = False) -> Answer | None:
     supervisor, path = call.server.supervisor, call.scope["path"]
-    url = supervisor.map().containers[index].url
+    url = url_of(supervisor.fleet, index)
     if url is None:
         raise Unavailable(supervisor.fleet.assignments[index].absence)
 

@@ -31,6 +31,7 @@ AVOIDED_SECONDS = 300.0
 PERMANENT_FAILURES = frozenset({"corrupt", "mismatch", "poisoned"})
 """Kinds of failure that no other attempt can repair."""
 HOUR = 3600.0
+_DRAINED_MAX = 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -82,6 +83,8 @@ class Fleet:
         wait = max(options.adoption, options.rejoin) if awaited else options.adoption
         self._placement.not_before = now + wait
         self._rolling: list[str] = []
+        self._drained: dict[str, str] = {}
+        """The process of each joined host that was forgotten while it drained."""
 
     @property
     def failovers(self) -> int:
@@ -139,6 +142,9 @@ class Fleet:
         host.pid, host.url, host.last_heard = pid, url, now
         host.instance, host.machine = instance, machine
         host.step(HostEvent.HELLO, now)
+        # V11: it lost its connection, or was not done in time, and its orders with it.
+        if joined and self._drained.pop(host_id, None) == instance:
+            host.step(HostEvent.DRAIN, now)
         for assignment in self._placement.held(host_id):
             if assignment.index not in served:
                 self._placement.lose(assignment, now)
@@ -222,9 +228,11 @@ class Fleet:
         ]
 
     def extend_deadlines(self, seconds: float) -> None:
-        """The supervisor itself was late: heartbeats sent meanwhile are still unread, so no host was silent
-        (rule V7)."""
+        """The supervisor itself was late: heartbeats and hellos sent meanwhile are still unread, so no host
+        was silent, or missing (rule V7)."""
+        self._placement.not_before += seconds
         for host in self.hosts.values():
+            host.start_due += seconds
             # Shifted, not reset: a host that was silent before stays nearly due.
             host.last_heard += seconds
             host.since += seconds
@@ -399,6 +407,10 @@ class Fleet:
     def _forget(self, host: Host, now: float) -> list[Command]:
         """A joined host is gone for good, as far as is known: it may join again."""
         del self.hosts[host.id]
+        if host.phase is HostPhase.DRAINING:
+            self._drained[host.id] = host.instance
+            if len(self._drained) > _DRAINED_MAX:
+                del self._drained[next(iter(self._drained))]
         return [ForgetHost(host.id), *self._lose(host, now)]
 
     def _lose(self, host: Host, now: float) -> list[Command]:
@@ -434,7 +446,7 @@ class Fleet:
         return [CloseContainer(host_id, assignment.index, 0)]
 
     def _adopt(self, host: Host, index: int, epoch: int, now: float) -> bool:
-        if index >= len(self.assignments) or not host.accepts_containers:
+        if index not in range(len(self.assignments)) or not host.accepts_containers:
             return False
 
         assignment = self.assignments[index]

@@ -152,6 +152,12 @@ def container_map(fleet: Fleet, version: int, append_bytes_max: int, now: float)
     return ContainerMap(version, assignments, append_bytes_max)
 
 
+def url_of(fleet: Fleet, index: int) -> str | None:
+    """The URL of the container's host; None if none serves it."""
+    assignment = fleet.assignments[index]
+    return fleet.hosts[assignment.host].url if assignment.phase is AssignmentPhase.SERVING else None
+
+
 def owners(fleet: Fleet) -> dict[int, str]:
     """The URL of each container that is served."""
     return {

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from random import Random
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -555,18 +556,23 @@ class Supervisor:
 
     def _handle_heartbeat(self, host: str, beat: Heartbeat, now: float) -> None:
         commands = self.fleet.heartbeat(host, beat.lag, now)
-        containers = beat.statistics.get("containers")
-        if isinstance(containers, dict):
-            self.facts[host].containers = {
-                int(index): facts for index, facts in containers.items() if isinstance(facts, dict)
-            }
-        self.facts[host].storage = storage_health(beat.statistics.get("storage"))
-        self.facts[host].requests = requests_of(beat.statistics.get("requests"))
+        # Those of another build may have another form, and are for people only.
+        with suppress(ValueError, TypeError, OverflowError):
+            self._note_facts(self.facts[host], beat.statistics)
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.info("host_drain_requested", host=host)
             commands += self.fleet.drain(host, now)
         if commands:
             self._execute(commands)
+
+    def _note_facts(self, facts: HostFacts, statistics: Mapping[str, Any]) -> None:
+        containers = statistics.get("containers")
+        if isinstance(containers, dict):
+            facts.containers = {
+                int(index): found for index, found in containers.items() if isinstance(found, dict)
+            }
+        facts.storage = storage_health(statistics.get("storage"))
+        facts.requests = requests_of(statistics.get("requests"))
 
     def _known(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ...storage_backends.base.ledger_service import Quorum
+from .bookkeeper_quorum import check_quorum
 
 _ENTRY_BITS = 40
 _ENTRY_MASK = (1 << _ENTRY_BITS) - 1
@@ -23,7 +24,7 @@ def ledger_and_entry(position: int) -> tuple[int, int]:
 class BookKeeperLogOptions:
     """Times in seconds."""
 
-    quorum: Quorum | None = None
+    quorum: Quorum | None = attrs.field(default=None)
     """None: 2/2/2, or 3/3/2 where at least four bookies answer (rule B9)."""
     appends_max: int = attrs.field(default=4, validator=attrs.validators.ge(1))
     """Groups that may be under way at once."""
@@ -39,5 +40,10 @@ class BookKeeperLogOptions:
     """Ledgers that an opening recovers at once."""
     reads: int = 4
     """Reads, each of up to 16 entries, that are under way at once."""
-    swept_max: int = 1000
+    swept_max: int = attrs.field(default=1000, validator=attrs.validators.ge(1))
     """Ledgers that one truncation looks at in search of orphans."""
+
+    @quorum.validator
+    def _check_quorum(self, _: object, quorum: Quorum | None) -> None:
+        if quorum is not None:
+            check_quorum(quorum)

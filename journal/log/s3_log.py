@@ -1,5 +1,5 @@
 """``S3Log``: a ``DurableDataLog`` whose groups are objects in a bucket, for owners on any machine. Its rules,
-L1 to L9, are in ``docs/protocols/s3-log.md``.
+L1 to L10, are in ``docs/protocols/s3-log.md``.
 
 Crash: whatever is under way is decided by the next opener. Cancellation of an append breaks the log (W6); of
 a truncation, it leaves objects for the next one. State in memory changes in one step after the last await.
@@ -47,6 +47,8 @@ from .s3_slot import SLOT_HEADER_BYTES, SlotHeader, SlotKind, decode_slot, encod
 from .shared_call import SharedCall
 
 _DELETED_STEP = 256
+_CHECK_SECONDS = 2.0
+"""The longest that an append waits for the register."""
 _ENDED = (NotOwner, DataCorruption, StoreMismatch)
 """What the register may show that ends this owner."""
 
@@ -260,9 +262,12 @@ class S3Log(DurableDataLog):
         put = await self._ctx.calls.put(self._ctx.layout.slot(header.slot), data)
         if not put.version:
             raise NotOwner(f"epoch {header.epoch} was fenced: {self._place(header.slot)} is another owner's")
-        if anyio.current_time() >= self._last_check + self._ctx.options.check_after:
-            # L9: for its successor's sake. That the register cannot be read now is no reason to stop.
-            with suppress(Unavailable):
+        now = anyio.current_time()
+        if now >= self._last_check + self._ctx.options.check_after:
+            # L9: for its successor's sake. That the register cannot be read now is no reason to stop, nor to
+            # keep what is durable waiting, nor what comes after it.
+            self._last_check = now
+            with anyio.move_on_after(_CHECK_SECONDS), suppress(Unavailable):
                 await self._confirmation.join()
 
     def _settle(self, header: SlotHeader) -> None:

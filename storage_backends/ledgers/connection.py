@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
@@ -220,6 +221,11 @@ class SidecarConnection:
             ):
                 stop()
                 return
+
+    def shut_down(self) -> None:
+        """Let the sidecar know that this is its end."""
+        with suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
 
     def end(self, why: str) -> None:
         """Fail every call, now and later."""

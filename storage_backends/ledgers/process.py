@@ -1,14 +1,15 @@
 """How a sidecar is started: a JVM whose standard input is a socket. It ends with that socket, hence with this
-process, however this process ends. It has a session of its own, so Ctrl-C in a terminal does not reach it.
+process, however this process ends (rule B11). It has a session of its own, so Ctrl-C in a terminal does not
+reach it.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import anyio.abc
@@ -17,6 +18,9 @@ import attrs
 from ..base.errors import Unavailable
 from ..base.values import Value
 
+HEAP_MB = 128
+_DIRECT_MB = 96
+"""Besides the heap: buffers of connections."""
 _SOCKET_BYTES = 1 << 20
 _ENDING_SECONDS = 2.0
 _COMPLAINT_BYTES = 4096
@@ -26,36 +30,29 @@ _COMPLAINT_BYTES = 4096
 class SidecarProgram(Value):
     """What is installed."""
 
-    java: str = "java"
-    jars: str
-    """The folder of the clients' jars."""
-    classes: str
-    """The folder of the sidecar's classes."""
-    heap_mb: int = 128
-    direct_mb: int = 96
+    java: str
+    class_path: tuple[str, ...]
+    folder: str
+    """In which it runs."""
+    heap_mb: int = HEAP_MB
 
     def command(self) -> list[str]:
         return [
             self.java,
             f"-Xmx{self.heap_mb}m",
-            f"-XX:MaxDirectMemorySize={self.direct_mb}m",
+            f"-XX:MaxDirectMemorySize={_DIRECT_MB}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
             "-Xshare:auto",
-            *self._archive(),
             # The client's own copies of what it sends come from the heap, which is bounded.
             "-Djdk.nio.maxCachedBufferSize=262144",
             "-Dslf4j.internal.verbosity=ERROR",
             "-Dio.netty.tryReflectionSetAccessible=false",
             "-cp",
-            f"{self.classes}:{self.jars}/*",
+            os.pathsep.join(self.class_path),
             "Sidecar",
         ]
-
-    def _archive(self) -> list[str]:
-        archive = Path(self.classes, "sidecar.jsa")
-        return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
 class Complaint:
@@ -88,7 +85,7 @@ async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Proc
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    cwd=program.classes,
+                    cwd=program.folder,
                     start_new_session=True,
                 )
             except OSError as error:

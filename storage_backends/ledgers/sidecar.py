@@ -2,7 +2,7 @@
 
 The sidecar is started when it is first needed, and again after it has ended. A ledger belongs to the sidecar
 that opened it: the sidecar's end, however it comes, breaks every ledger that was open, and a new opening
-recovers. ``run`` is the only task that must live as long as the service.
+recovers (rule B11). ``run`` is the only task that must live as long as the service.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SidecarService(LedgerService):
             return started_one
 
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
-        """One sidecar, from its start to its end. Raises only before it has started."""
+        """B11: one sidecar, from its start to its end. Raises only before it has started."""
         patience = max(_PATIENCE_MIN, 3 * self._options.session_timeout)
         complaint = Complaint()
         start = _Start(task_status)
@@ -109,7 +109,8 @@ class SidecarService(LedgerService):
                     tasks.start_soon(connection.watch_clock, process.kill)
                     tasks.start_soon(self._introduce, connection, start, tasks.cancel_scope)
                     why = await _read(connection)
-                    # Its last lines come with its end.
+                    # Its last lines come with its end, which this is if it has not ended yet.
+                    connection.shut_down()
                     with anyio.move_on_after(_LAST_LINES_SECONDS):
                         await process.wait()
                     tasks.cancel_scope.cancel()

@@ -167,16 +167,22 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
     map, call = context.map, requests.container_map()
     give_up = context.clock() + seconds
     asks_all, map.asks_all = map.asks_all, False
+    # The base may be cut off from the others, and not know: they are asked before it.
+    first = map.next_address if asks_all else map.base
     failures: dict[str, Failure] = {}
     asked: set[str] = set()
     has_base = False
-    while (url := _next_source(map, asked)) and (left := give_up - context.clock()) > 0:
+    while (url := _next_source(map, first, asked)) and (left := give_up - context.clock()) > 0:
         is_given = url in map.addresses
         if has_base and not is_given and not asks_all:
             break
 
         asked.add(url)
-        found = interpret(call, (yield Send(url, call.request, min(_patience(map, has_base=has_base), left))))
+        # The base, which answered, is still to be asked.
+        has_other = has_base or map.base not in asked
+        found = interpret(
+            call, (yield Send(url, call.request, min(_patience(map, has_base=has_other), left)))
+        )
         if not isinstance(found, Failure):
             found = map.checked(found)
         if not isinstance(found, Failure):
@@ -195,9 +201,9 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
     map.generation += 1
 
 
-def _next_source(map: ContainerMapCache, asked: set[str]) -> str | None:
+def _next_source(map: ContainerMapCache, first: str, asked: set[str]) -> str | None:
     # Anew each time: an answer may name more of them.
-    return next((url for url in map.sources if url not in asked), None)
+    return next((url for url in map.sources(first) if url not in asked), None)
 
 
 def _patience(map: ContainerMapCache, *, has_base: bool) -> float:

@@ -73,6 +73,11 @@ class ContainerMapCache:
             # The word of another one: what of it is news does not show yet.
             self.base, self._latest = url, ()
 
+    @property
+    def next_address(self) -> str:
+        """That which follows the base, of the given ones."""
+        return self.addresses[(self.addresses.index(self.base) + 1) % len(self.addresses)]
+
     def note_failures(self, failures: Mapping[str, Failure], *, has_base: bool) -> None:
         """Why these of the given addresses did not answer; ``has_base``: one did."""
         late = None if has_base else Failure(Kind.NOT_SENT, Unavailable("it was not asked in time"))
@@ -143,11 +148,12 @@ class ContainerMapCache:
         """There is another server that may answer if one does not."""
         return len(self.addresses) > 1 or not self.is_single
 
-    @property
-    def sources(self) -> list[str]:
-        """The URLs to ask for a newer map, in order."""
+    def sources(self, first: str) -> list[str]:
+        """The URLs to ask for a newer map, in order, from ``first`` on, which is one of the given ones."""
         owners = (assignment.url for assignment in self.assignments if assignment.url is not None)
-        return list(dict.fromkeys([self.base, *self.addresses, *owners, *self._named]))
+        place = self.addresses.index(first)
+        given = (*self.addresses[place:], *self.addresses[:place])
+        return list(dict.fromkeys([*given, *owners, *self._named]))
 
 
 def is_complete(found: ContainerMap) -> bool:

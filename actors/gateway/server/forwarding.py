@@ -248,6 +248,8 @@ class Forwarder:
                     if answer.status_code == 200:
                         return decode_outcomes(document, len(items))
                     raise from_problem(answer.status_code, answer.headers, document, maybe_applied=True)
+            except TierlogError:
+                raise  # of which some are a ``ValueError`` too
             except (httpx.HTTPError, AttributeError, OSError, ValueError) as error:
                 is_sent = not isinstance(error, _NOT_SENT)
                 reason = str(error) or type(error).__name__

@@ -44,6 +44,7 @@ _OWN = frozenset(
 )
 """Headers of the exchange with the client, which was checked here (H18), or made anew for that with the
 owner."""
+_ACTED_ON = frozenset({b"content-type", b"content-encoding", b"content-length", b"range", b"host"})
 _TRACE = frozenset({b"traceparent", b"tracestate"})
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -117,7 +118,7 @@ def passed_headers(headers: Iterable[tuple[bytes, bytes]], *, keeps_trace: bool 
         for token in value.split(b",")
     }
     for token in named:
-        if token.startswith(b"tierlog-") or token in (b"content-type", b"content-length", b"range", b"host"):
+        if token.startswith(b"tierlog-") or token in _ACTED_ON:
             raise InvalidArgument(f"Connection names the header {token.decode('latin-1')[:100]!r}")
 
     dropped = _HOP_BY_HOP | _OWN | named | (frozenset() if keeps_trace else _TRACE)

@@ -113,6 +113,16 @@ def peer_pid(connection: socket.socket) -> int:
     return int(pid)
 
 
+def _peer_of(stream: anyio.abc.ByteStream) -> int:
+    """As ``peer_pid``."""
+    try:
+        raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
+    except AttributeError:
+        # The other side has reset it already: uvloop then takes the socket away, which anyio does not expect.
+        return 0
+    return 0 if raw is None else peer_pid(raw)
+
+
 async def listen(path: str) -> anyio.abc.SocketListener:
     """Listen at ``path``, for this user only. A socket left there is replaced, and others left in its folder
     are removed. Raises ``Unavailable`` if another process listens there."""
@@ -152,8 +162,7 @@ class Connection:
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
-        raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
-        self.peer = 0 if raw is None else peer_pid(raw)
+        self.peer = _peer_of(stream)
         """The process at the other end; 0 if the system does not report it."""
         self.version = 0
         """The version of the protocol that both speak; 0 before hello."""

@@ -11,6 +11,7 @@ carry the supervisor's term: a host obeys the highest it has seen and none below
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -86,12 +87,18 @@ class Hello:
 @attrs.frozen
 class Heartbeat:
     sequence: int
-    lag: float
+    lag: float = attrs.field()
     """How late the host's event loop runs, in seconds."""
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     leaving: bool = False
     """It received SIGTERM and waits for its containers to be moved and for the order to exit. Sent with every
     heartbeat, so that a supervisor that starts meanwhile learns it too."""
+
+    @lag.validator
+    def _(self, attribute: object, lag: float) -> None:
+        # JSON may name what is no number, and infinity.
+        if not 0 <= lag < math.inf:
+            raise ValueError(f"no event loop is {lag} s late")
 
 
 @attrs.frozen

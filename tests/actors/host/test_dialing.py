@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -65,6 +66,26 @@ async def test_v12_it_proves_itself_to_the_supervisor_of_the_record_and_says_hel
             connection.send(encode(hello("a")))
             await anyio.wait_readable(connection)
             assert isinstance(Lines().feed(connection.recv(1 << 16))[0], Welcome)
+
+
+@pytest.mark.parametrize("first", ["127.0.0.1", "127.0.0.2"])
+async def test_a_name_with_several_addresses_leads_to_the_one_that_answers(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of both families, of which the supervisor listens on one."""
+
+    async def both(name: str, port: int, **how: object) -> list[Any]:
+        assert name == "node.example.org"
+        names = sorted(["127.0.0.1", "127.0.0.2"], key=lambda each: each != first)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in names]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", both)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with await dialing._connect("node.example.org", server.getsockname()[1]) as connection:
+            assert connection.getpeername() == server.getsockname()
+        port = server.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        await dialing._connect("node.example.org", port)
 
 
 async def test_without_a_record_it_names_what_makes_one(caplog: pytest.LogCaptureFixture) -> None:

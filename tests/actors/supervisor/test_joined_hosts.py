@@ -154,6 +154,26 @@ def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once
     assert (world.forgotten, set(world.owners.values())) == (["a"], {"b"})
 
 
+@pytest.mark.parametrize("seconds", [0.2, OPTIONS.drain_limit + 1])
+def test_v11_a_joined_host_that_is_forgotten_while_it_drains_goes_on_with_it(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection broke, or its containers were not moved in time."""
+    world = joined(4, "a", "b")
+    with monkeypatch.context() as slow:
+        slow.setattr(Machine, "open", lambda *order: None)
+        world.do(world.fleet.drain("a", world.now))
+        world.run(seconds)
+        if "a" in world.fleet.hosts:
+            world.do(world.fleet.disconnected("a", world.now))
+    assert world.forgotten == ["a"]
+    world.say_hello("a")
+    assert list(world.alive) == ["b"]
+
+    world.join("a")
+    assert world.host_phase("a") is HostPhase.SERVING, "another process is another host"
+
+
 def test_a_rolling_restart_leaves_joined_hosts_alone() -> None:
     world = machine(containers=6, hosts=2)
     world.join("a")
@@ -251,6 +271,24 @@ def test_v7_a_late_supervisor_waits_for_joined_hosts_all_the_same() -> None:
     world.fleet.extend_deadlines(100)
     world.do(world.fleet.tick(world.now))
     assert world.forgotten == []
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_v7_a_supervisor_that_was_late_at_its_start_moves_and_starts_nothing_sooner(own: int) -> None:
+    """Hosts that connected meanwhile are still unread."""
+    fleet = Fleet(2, [f"host-{index}" for index in range(own)], OPTIONS, Random(0), 0.0, ["a"])
+    fleet.extend_deadlines(100)
+    assert fleet.hello("b", 1, "http://b", {}, 100.1, joined=True, instance="b") == []
+    hello = fleet.hello("a", 2, "http://a", {0: 3, 1: 3}, 100.2, joined=True, instance="a")
+    assert not any(isinstance(command, SpawnHost | OpenContainer) for command in hello)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_container_that_does_not_exist_is_not_adopted(index: int) -> None:
+    fleet = Fleet(2, [], OPTIONS, Random(0), 0.0, ["a"])
+    [close, *_] = fleet.hello("a", 1, "http://a", {index: 5}, 1.0, joined=True, instance="a")
+    assert close == CloseContainer("a", index, 0)
+    assert [assignment.epoch for assignment in fleet.assignments] == [0, 0]
 
 
 STEPS = st.lists(

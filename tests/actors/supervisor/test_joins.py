@@ -3,6 +3,10 @@ they have read it (rules V1, V11 and V12)."""
 
 from __future__ import annotations
 
+import socket
+import struct
+from typing import Any
+
 import anyio
 import attrs
 import pytest
@@ -128,6 +132,23 @@ async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out_
             while not await can_join():
                 await anyio.sleep(0.01)
         await idle[1].stream.aclose()
+
+
+def test_v12_a_connection_that_is_reset_at_once_ends_no_supervisor() -> None:
+    """As many checks of a port do. On uvloop, where services run."""
+
+    async def run() -> None:
+        async with joinable(Bucket()) as found:
+            port = (await found.record()).port
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", port)) as reset:
+                    reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                await anyio.sleep(0.002)
+            line = await found.connect()
+            async with line.stream:
+                assert await line.prove((await found.record()).secret)
+
+    anyio.run(run, backend="asyncio", backend_options={"use_uvloop": True})
 
 
 async def test_v11_a_second_process_with_a_living_hosts_id_is_refused() -> None:
@@ -294,6 +315,23 @@ async def test_v11_what_a_host_sent_before_it_was_forgotten_is_ignored(
         again = await found.connect()
         async with again.stream:
             assert await again.prove((await found.record()).secret), "the supervisor goes on"
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [{"containers": {"x": {}}}, {"requests": {"puts": "x"}}, {"requests": {"puts": float("inf")}}],
+)
+async def test_v13_statistics_of_another_form_end_no_supervisor(statistics: dict[str, Any]) -> None:
+    async with joinable(Bucket()) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            await line.send(hello("a"), Heartbeat(1, 0.0, statistics), Heartbeat(2, 0.25))
+            await until(
+                lambda: (
+                    found.supervisor.fleet.hosts["a"].lag == 0.25 if found.supervisor.fleet.hosts else False
+                )
+            )
 
 
 async def test_v11_a_host_that_was_forgotten_finds_its_connection_closed() -> None:

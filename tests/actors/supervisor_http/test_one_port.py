@@ -16,8 +16,10 @@ from support.patience import scaled
 from tierlog.actors.gateway.server.app import context_of
 from tierlog.actors.gateway.server.context import ServerContext
 from tierlog.actors.gateway.server.listener import bind, serve_http
+from tierlog.actors.gateway.wire.batch import BATCH_TYPE, encode_batch
+from tierlog.actors.gateway.wire.bodies import ContainerMap
 from tierlog.actors.store.opening import system_world
-from tierlog.actors.supervisor.admin import make_admin_app
+from tierlog.actors.supervisor.admin import AdminContext, make_admin_app
 
 pytestmark = pytest.mark.anyio
 NAMES = ["a", "b", "c/d"]
@@ -54,6 +56,26 @@ async def test_h22_a_client_that_reaches_only_the_supervisor_does_everything(tmp
         assert host.gateway.metrics.operation("append").answers == {("POST", 200): 1}
         found = (await http.get("/v1/containers")).json()["containers"]
         assert {each["url"] for each in found} == {None}
+
+
+async def test_no_map_is_made_for_each_append_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 65,536 they would stop the supervisor for seconds, in which it reads no heartbeat."""
+    async with one_port(tmp_path) as (host, front, http):
+        await host.store.create_segment("a")
+        assert isinstance(front, AdminContext)
+        maps: list[ContainerMap] = []
+        whole = front.supervisor.map
+
+        def counted() -> ContainerMap:
+            maps.append(whole())
+            return maps[-1]
+
+        monkeypatch.setattr(front.supervisor, "map", counted)
+        body = b"".join(encode_batch([tierlog.BatchItem("a", b"x")] * 100))
+        answer = await http.post("/v1/batch", content=body, headers={"Content-Type": BATCH_TYPE})
+        assert (answer.status_code, len(maps)) == (200, 1)
 
 
 async def test_a_tail_at_the_supervisor_is_parked_and_ends_with_it(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from support.call_faults import FaultKind
 from support.faulty_objects import FaultyObjects
 from support.memory_objects import Bucket, MemoryObjects
+from support.patience import scaled
 from support.s3 import numbered_world
+from tierlog.journal.log import s3_log
 from tierlog.journal.log.s3_layout import SLOTS_AHEAD, S3LogOptions
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_slot import FENCE_BYTES
@@ -294,6 +296,18 @@ async def test_l9_an_owner_that_appends_notices_a_raise(bucket: Bucket) -> None:
         with pytest.raises(NotOwner):
             await log.append([b"y"])
         held.go_on.set()
+
+
+async def test_l9_what_is_durable_does_not_wait_for_a_register_that_cannot_be_read(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_log, "_CHECK_SECONDS", 0.01)
+    objects = HeldGets(bucket)
+    log = log_on(objects, check_after=0.0)
+    await log.open()
+    objects.go_on = anyio.Event()
+    with anyio.fail_after(scaled(5)):
+        assert [await log.append([b"x"]) for _ in range(2)] == [1, 2]
 
 
 async def test_l10_callers_that_wait_share_one_read_that_began_after_they_asked(bucket: Bucket) -> None:

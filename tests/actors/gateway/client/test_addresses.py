@@ -323,6 +323,41 @@ def test_a_host_that_is_wrong_about_the_owner_is_not_believed_twice() -> None:
     assert network.sent == [THREE]
 
 
+class Refusing(Network):
+    """``A`` answers, and does nothing."""
+
+    def _answer(self, send: Send, is_map: bool) -> Response | TransportFailure:
+        if is_map or send.url != A:
+            return super()._answer(send, is_map)
+        made = to_problem(Unavailable("nothing was done"))
+        return Response(made.status, {key.lower(): text for key, text in made.headers.items()}, made.body())
+
+
+def test_h21_a_supervisor_that_has_lost_its_hosts_to_another_one_is_left() -> None:
+    """It is cut off from the bucket, and does not learn of its successor."""
+    network = Refusing({A: map_of(entry(0, ONE, 7)), ONE: map_of(entry(0, ONE, 7))}, A, B).open()
+    network.info()
+    taken = map_of(entry(0, TWO, 9))
+    network.servers = {A: map_of(entry(0, None, None, "container 0 is unassigned")), B: taken, TWO: taken}
+    network.info()
+    assert (network.sent[-1], network.map.base, network.now < 3.0) == (TWO, B, True)
+
+
+def test_an_address_that_is_gone_hardly_delays_a_call_that_waits_for_a_failover() -> None:
+    network = Refusing({A: map_of(entry(0, None, None, "it is being opened")), B: SILENT}, A, B).open()
+    network.map.asks_all = True
+    assert network.refresh() == [B, A]
+    assert (network.map.base, network.now) == (A, HEAD_START_SECONDS)
+
+
+def test_h22_a_host_that_passes_requests_on_to_owners_of_before_is_left() -> None:
+    """It is cut off from its supervisor. In one-port mode no map names another host."""
+    network = Refusing({A: map_of(entry(0, None)), B: map_of(entry(0, None, 9))}, A, B).open()
+    network.map.use_base(A)
+    network.info()
+    assert (network.sent[-1], network.map.base, network.now < 3.0) == (B, B, True)
+
+
 def test_a_server_of_another_store_is_no_address_of_this_one() -> None:
     network = Network({A: ALONE, B: map_of(entry(0, None, 1), entry(1, None, 1))}, A, B, deadline=1.0).open()
     network.servers[A] = REFUSED

@@ -23,7 +23,7 @@ from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outc
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere, UnknownHost
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 from tierlog.actors.telemetry.opentelemetry import opentelemetry_tracing
-from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.errors import TierlogError, TooLarge
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +213,15 @@ async def test_a_lost_part_of_a_batch_is_unknown_and_no_other(tmp_path: Path, ac
             first.places.urls[1] = owner.url
             lost, found = await post_batch(first, BatchItem(THERE, b"x"), BatchItem(HERE, b"y"))
             assert (type(lost), found, len(owner.received)) == (kind, 0, 1)
+
+
+async def test_a_part_that_the_owner_refuses_has_its_refusal(tmp_path: Path) -> None:
+    """Of an owner with a smaller limit, for example: nothing was done, and the client may send less."""
+    async with two_hosts(tmp_path) as (_, first, _):
+        with scripted(lambda received: problem(TooLarge("more than this host takes"))) as owner:
+            first.places.urls[1] = owner.url
+            [refused] = await post_batch(first, BatchItem(THERE, b"x"))
+    assert isinstance(refused, TooLarge)
 
 
 async def test_a_batch_for_an_owner_that_is_gone_has_no_effect_there(tmp_path: Path) -> None:
@@ -541,7 +550,9 @@ async def test_the_owners_span_is_a_child_of_the_hosts_own(tmp_path: Path) -> No
     assert {f"{span.context.trace_id:032x}" for span in (host_span, owner_span)} == {trace}
 
 
-@pytest.mark.parametrize("named", ["Tierlog-Writer-Id", "close, tierlog-expected-offset", "RANGE", "Host"])
+@pytest.mark.parametrize(
+    "named", ["Tierlog-Writer-Id", "close, tierlog-expected-offset", "RANGE", "Host", "content-encoding"]
+)
 def test_a_connection_header_must_not_take_away_what_the_owner_acts_on(named: str) -> None:
     with pytest.raises(InvalidArgument, match="Connection names"):
         passed_headers([(b"connection", named.encode()), (b"tierlog-writer-id", b"w")])

@@ -90,6 +90,8 @@ def test_messages_of_a_newer_version_may_have_more_fields() -> None:
         b'{"type":"explode"}',
         b'{"type":"closed","index":"x"}',
         b"\xff",
+        b'{"type":"heartbeat","sequence":1,"lag":NaN}',
+        b'{"type":"heartbeat","sequence":1,"lag":1e400}',
     ],
 )
 def test_malformed_messages_are_refused(line: bytes) -> None:

@@ -1,0 +1,61 @@
+"""The command that installs what stores on BookKeeper need besides Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import output
+from .options import Json
+from .running import execute
+
+
+def install(
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            "--into",
+            metavar="FOLDER",
+            envvar="TIERLOG_BOOKKEEPER",
+            show_envvar=True,
+            help="Where to; by default tierlog/bookkeeper in XDG_DATA_HOME or ~/.local/share.",
+        ),
+    ] = None,
+    mirror: Annotated[
+        str,
+        typer.Option(
+            "--mirror",
+            metavar="URL",
+            envvar="TIERLOG_MAVEN_MIRROR",
+            show_envvar=True,
+            help="A mirror of Maven Central.",
+        ),
+    ] = "https://repo1.maven.org/maven2",
+    server: Annotated[
+        bool, typer.Option("--server", help="Also what a local BookKeeper needs, for trying it out.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Install BookKeeper's client, which runs in a Java process beside each host.
+
+    Downloads about 20 MB (26 with --server) of pinned files, verifies their checksums, and compiles the
+    program that tierlog starts. Needs Java 17 or newer, without a compiler. Interrupted, it continues when it
+    is run again; files that are there and right are not downloaded again.
+    """
+
+    async def command() -> Path:
+        from ...storage_backends.ledgers.install import install
+        from ...storage_backends.ledgers.installed import Installation, default_folder
+
+        installation = Installation(into or default_folder())
+        with output.progress("downloading", None) as advance:
+            await install(installation, server=server, mirror=mirror, advance=advance)
+        return installation.folder
+
+    folder = execute(command, interrupted="run it again to continue")
+    if json:
+        output.print_json({"folder": str(folder)})
+    else:
+        typer.echo(f"installed in {folder}")

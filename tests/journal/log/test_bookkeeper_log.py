@@ -1,0 +1,579 @@
+"""The log in ledgers, rule by rule; what every log does is in the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import attrs
+import pytest
+
+from support.call_faults import FaultKind
+from support.faulty_ledgers import FaultyLedgers
+from support.memory_ledgers import Cluster, MemoryLedgers
+from support.s3 import numbered_world
+from tierlog.journal.log import bookkeeper_log
+from tierlog.journal.log.bookkeeper_entry import PART_BYTES
+from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
+from tierlog.journal.log.bookkeeper_log import BookKeeperLog
+from tierlog.journal.log.bookkeeper_quorum import LARGE, SMALL, check_quorum, choose_quorum, quorum_warning
+from tierlog.journal.log.bookkeeper_record import LogRecord, decode_record
+from tierlog.storage_backends.base.errors import (
+    ConfigError,
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    StoreMismatch,
+    TierlogError,
+    Unavailable,
+)
+from tierlog.storage_backends.base.ledger_service import LedgerFenced, LedgerService, NotEnoughBookies, Quorum
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+LOG_ID = b"0123456789abcdef"
+PATH = "/store/log"
+FAST = BookKeeperLogOptions(first_delay=0.0, longest_delay=0.0)
+WORLD = numbered_world()
+
+
+def log_on(service: LedgerService, log_id: bytes = LOG_ID, path: str = PATH, **options: Any) -> BookKeeperLog:
+    return BookKeeperLog(service, path, log_id, WORLD, attrs.evolve(FAST, **options))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def service(cluster: Cluster) -> FaultyLedgers:
+    return FaultyLedgers(cluster)
+
+
+def record_in(cluster: Cluster) -> LogRecord:
+    return decode_record(cluster.records[PATH].data, LOG_ID, "")
+
+
+def listed_in(cluster: Cluster) -> list[int]:
+    return [ledger.id for ledger in record_in(cluster).ledgers]
+
+
+async def contents(log: BookKeeperLog) -> dict[int, bytes]:
+    return {number: bytes(payload) async for number, payload in log.read()}
+
+
+async def reopened(cluster: Cluster) -> dict[int, bytes]:
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    found = await contents(log)
+    await log.close()
+    return found
+
+
+class Held(FaultyLedgers):
+    """Calls of one name wait."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster)
+        self.name = name
+        self.arrived = anyio.Event()
+        self.go_on = anyio.Event()
+
+    async def _ask(self, name: str, effect: Callable[[], T]) -> T:
+        if name == self.name:
+            self.faults.asked.append(f"{name} waits")
+            self.arrived.set()
+            await self.go_on.wait()
+        return await super()._ask(name, effect)
+
+
+# --- B1, B2: opening ------------------------------------------------------------------------------
+
+
+async def test_b1_an_owner_whose_record_was_taken_begins_no_ledger(cluster: Cluster) -> None:
+    """Although its own ledger was not recovered yet."""
+    old = log_on(MemoryLedgers(cluster), ledger_bytes=1)
+    await old.open()
+    await old.append([b"acked"])
+    held = Held(cluster, "recover")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log_on(held).open)
+        await held.arrived.wait()
+        ledgers = set(cluster.ledgers)
+        with pytest.raises(NotOwner):
+            await old.append([b"in another ledger"])
+        assert set(cluster.ledgers) == ledgers
+        held.go_on.set()
+
+    assert await reopened(cluster) == {1: b"acked"}
+
+
+async def test_b1_another_logs_record_is_refused(service: FaultyLedgers) -> None:
+    await log_on(service).open()
+
+    with pytest.raises(StoreMismatch):
+        await log_on(service, b"f" * 16).open()
+
+
+async def test_b2_the_own_ledger_is_listed_before_it_is_written_to(cluster: Cluster) -> None:
+    service = FaultyLedgers(cluster)
+    log = log_on(service, ledger_bytes=1)
+    await log.open()
+    for number in range(3):
+        await log.append([b"%d" % number])
+        assert listed_in(cluster)[-1] == max(cluster.ledgers)
+
+    calls = [each for each in service.faults.asked if each in {"create_ledger", "replace", "append"}]
+    # The record is taken, and then for each ledger listed.
+    assert calls == ["replace", *["create_ledger", "replace", "append"] * 3]
+
+
+async def test_b2_an_opener_that_was_overtaken_leaves_no_ledger(cluster: Cluster) -> None:
+    held = Held(cluster, "create_ledger")
+    overtaken = log_on(held)
+    async with anyio.create_task_group() as tasks:
+
+        async def open_() -> None:
+            with pytest.raises(NotOwner):
+                await overtaken.open()
+
+        tasks.start_soon(open_)
+        await held.arrived.wait()
+        log = log_on(MemoryLedgers(cluster))
+        await log.open()
+        held.go_on.set()
+
+    assert listed_in(cluster) == list(cluster.ledgers)
+    assert await log.append([b"x"]) == 1
+
+
+async def test_b2_what_a_fenced_owner_wrote_late_is_refused(cluster: Cluster) -> None:
+    service = FaultyLedgers(cluster)
+    old = log_on(service)
+    await old.open()
+    service.faults.fail_next(FaultKind.LOST)
+    with pytest.raises(OutcomeUnknown):
+        await old.append([b"late"])
+    new = log_on(MemoryLedgers(cluster))
+    await new.open()
+    with pytest.raises(LedgerFenced):
+        cluster.add(1, 0, b"late")
+
+    assert await new.append([b"first"]) == 1
+    assert await reopened(cluster) == {1: b"first"}
+
+
+async def test_b2_ledgers_without_a_group_leave_the_list(cluster: Cluster) -> None:
+    for _ in range(5):
+        await log_on(MemoryLedgers(cluster)).open()
+
+    assert len(listed_in(cluster)) == 1
+
+
+# --- B3 to B5: groups and ledgers -----------------------------------------------------------------
+
+
+async def test_b3_a_group_without_its_last_part_was_never_acked(cluster: Cluster) -> None:
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    await log.append([b"acked"])
+    await log.append([bytes(PART_BYTES + 1)])
+    del cluster.ledgers[1].entries[2]
+
+    log = log_on(MemoryLedgers(cluster))
+    assert (await log.open()).next_group == 2
+    assert await log.append([b"in its place"]) == 2
+    assert await reopened(cluster) == {1: b"acked", 2: b"in its place"}
+
+
+async def test_b3_an_ack_waits_for_the_groups_before(cluster: Cluster) -> None:
+    service = Held(cluster, "append")
+    log = log_on(service, appends_max=2)
+    await log.open()
+    acked: list[int] = []
+
+    async def append() -> None:
+        acked.append(await log.append([b"x"]))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(append)
+        await service.arrived.wait()
+        service.name = ""
+        tasks.start_soon(append)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        assert not acked
+        service.go_on.set()
+
+    assert acked == [1, 2]
+
+
+async def test_b4_another_ledger_begins_when_all_before_is_acked(cluster: Cluster) -> None:
+    service = Held(cluster, "append")
+    log = log_on(service, appends_max=3, ledger_bytes=2)
+    await log.open()
+    service.faults.asked.clear()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(log.append, [b"x"])
+        await service.arrived.wait()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        assert service.faults.asked == ["append waits"] * 2
+        service.go_on.set()
+
+    assert [ledger.first for ledger in record_in(cluster).ledgers] == [1, 3]
+
+
+async def test_b4_a_log_with_as_many_ledgers_as_it_may_have_goes_on_in_the_last(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookkeeper_log, "LEDGERS_MAX", 2)
+    log = log_on(MemoryLedgers(cluster), ledger_bytes=1)
+    await log.open()
+    for number in range(1, 6):
+        assert await log.append([b"%d" % number]) == number
+
+    assert len(listed_in(cluster)) == 2
+    assert len(await reopened(cluster)) == 5
+
+
+async def rolled(cluster: Cluster) -> list[int]:
+    """The ledgers of a log with one group in each of three."""
+    log = log_on(MemoryLedgers(cluster), ledger_bytes=1)
+    await log.open()
+    for number in range(1, 4):
+        await log.append([b"%d" % number])
+    return listed_in(cluster)
+
+
+async def test_b5_a_ledger_that_is_gone_is_corruption(cluster: Cluster) -> None:
+    for ledger in await rolled(cluster):
+        stored = cluster.ledgers.pop(ledger)
+        for opened in (log_on(MemoryLedgers(cluster)).open(), log_on(MemoryLedgers(cluster)).inspect()):
+            with pytest.raises(DataCorruption, match=f"ledger {ledger}"):
+                await opened
+        cluster.ledgers[ledger] = stored
+
+
+async def test_b5_a_ledger_that_lacks_its_last_group_is_corruption(cluster: Cluster) -> None:
+    ledgers = await rolled(cluster)
+    cluster.ledgers[ledgers[1]].entries.clear()
+
+    with pytest.raises(DataCorruption, match="begins with group 3") as caught:
+        await log_on(MemoryLedgers(cluster)).open()
+    assert caught.value.file == f"memory:{PATH} ledger {ledgers[2]} entry 0"
+
+
+async def test_b5_an_entry_of_another_place_is_corruption(cluster: Cluster) -> None:
+    first, second, _ = await rolled(cluster)
+    cluster.ledgers[second].entries = dict(cluster.ledgers[first].entries)
+
+    with pytest.raises(DataCorruption, match="does not belong here") as caught:
+        await log_on(MemoryLedgers(cluster)).open()
+    assert caught.value.file == f"memory:{PATH} ledger {second} entry 0"
+
+
+async def test_b5_an_opener_whose_ledgers_a_later_owner_truncated_is_fenced(cluster: Cluster) -> None:
+    ledgers = await rolled(cluster)
+    held = Held(cluster, "recover")
+    overtaken = log_on(held)
+    async with anyio.create_task_group() as tasks:
+
+        async def open_() -> None:
+            with pytest.raises(NotOwner):
+                await overtaken.open()
+
+        tasks.start_soon(open_)
+        await held.arrived.wait()
+        log = log_on(MemoryLedgers(cluster), ledger_bytes=1)
+        await log.open()
+        number = await log.append([b"checkpoint"], truncate_before=log.next_group)
+        assert number == 4
+        await log.truncate()
+        assert not set(ledgers) & set(cluster.ledgers)
+        held.go_on.set()
+
+
+# --- B6 to B8: verdicts, truncation, orphans ------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOST, FaultKind.UNANSWERED, FaultKind.REPEATED])
+async def test_b6_a_change_of_the_record_that_was_carried_out_is_recognised(
+    cluster: Cluster, kind: FaultKind
+) -> None:
+    await log_on(MemoryLedgers(cluster)).open()
+    held = Held(cluster, "replace")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log_on(held).open)
+        await held.arrived.wait()
+        held.name = ""
+        held.faults.fail_next(kind)
+        held.go_on.set()
+
+    assert record_in(cluster).epoch == 2
+
+
+async def test_b7_the_list_is_shorter_before_a_ledger_is_deleted(cluster: Cluster) -> None:
+    held = Held(cluster, "delete_ledger")
+    log = log_on(held, ledger_bytes=1)
+    await log.open()
+    for number in range(1, 5):
+        await log.append([b"%d" % number], truncate_before=3 if number == 4 else 0)
+    kept = listed_in(cluster)[2:]
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(log.truncate)
+            await held.arrived.wait()
+            scope.cancel()
+
+    assert listed_in(cluster) == kept
+    assert await reopened(cluster) == {3: b"3", 4: b"4"}
+
+
+async def orphan(cluster: Cluster, log: BookKeeperLog, epoch: int) -> int:
+    return cluster.create_ledger(SMALL, log._ctx.metadata(epoch))
+
+
+async def test_b8_orphans_of_earlier_epochs_are_deleted_and_others_are_not(cluster: Cluster) -> None:
+    first = log_on(MemoryLedgers(cluster))
+    await first.open()
+    await first.append([b"x"])
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    elsewhere = log_on(MemoryLedgers(cluster), path="/copy/log")
+    gone = [await orphan(cluster, log, 1) for _ in range(3)]
+    kept = [
+        await orphan(cluster, log, 2),  # perhaps the next one of this owner
+        await orphan(cluster, log, 3),
+        await orphan(cluster, elsewhere, 1),
+        await orphan(cluster, log_on(MemoryLedgers(cluster), b"f" * 16), 1),
+        cluster.create_ledger(SMALL, {}),
+    ]
+    await log.truncate()
+
+    assert not set(gone) & set(cluster.ledgers)
+    assert set(kept) | set(listed_in(cluster)) == set(cluster.ledgers)
+
+
+async def test_b8_a_sweep_looks_at_a_few_ledgers_at_a_time_and_at_each_once(cluster: Cluster) -> None:
+    service = FaultyLedgers(cluster)
+    log = log_on(service, swept_max=4)
+    await log.open()
+    for _ in range(9):
+        cluster.create_ledger(SMALL, {})
+    looks = []
+    for _ in range(5):
+        service.faults.asked.clear()
+        await log.truncate()
+        looks.append(service.faults.asked.count("describe"))
+
+    # The first of the ten is listed.
+    assert looks == [3, 4, 2, 0, 0]
+
+
+# --- B9, B10: quorums, confirmation ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bookies", "wanted", "chosen"),
+    [(2, None, SMALL), (3, None, SMALL), (4, None, LARGE), (9, None, LARGE), (3, LARGE, LARGE)],
+)
+def test_b9_the_quorum_follows_the_number_of_bookies(
+    bookies: int, wanted: Quorum | None, chosen: Quorum
+) -> None:
+    assert choose_quorum(bookies, wanted) == chosen
+
+
+def test_b9_a_quorum_that_a_lost_bookie_would_stop_is_warned_of() -> None:
+    assert "3 bookies" in quorum_warning(3, LARGE)
+    assert not quorum_warning(4, LARGE)
+    assert not quorum_warning(3, None)
+    assert "2 bookies" in quorum_warning(2, None)
+
+
+@pytest.mark.parametrize("quorum", [Quorum(2, 3, 2), Quorum(3, 2, 3), Quorum(1, 1, 0)])
+def test_b9_a_quorum_that_contradicts_itself_is_refused(quorum: Quorum) -> None:
+    with pytest.raises(ConfigError):
+        check_quorum(quorum)
+    with pytest.raises(ConfigError):
+        BookKeeperLogOptions(quorum=quorum)
+
+
+async def test_b9_a_log_that_needs_more_bookies_than_there_are_says_so(cluster: Cluster) -> None:
+    log = log_on(MemoryLedgers(cluster), quorum=Quorum(4, 4, 3), patience=-1.0)
+
+    with pytest.raises(NotEnoughBookies, match="4 of 4 bookies, and 3 answer"):
+        await log.open()
+
+
+async def test_b10_a_quorum_is_asked_once_for_all_that_wait(cluster: Cluster) -> None:
+    service = Held(cluster, "check")
+    log = log_on(service)
+    await log.open()
+    service.faults.asked.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.confirm_owner)
+        await service.arrived.wait()
+        for _ in range(50):
+            tasks.start_soon(log.confirm_owner)
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        service.name = ""
+        service.go_on.set()
+
+    assert service.faults.asked == ["check waits", "check", "check"]
+
+
+async def test_b10_an_owner_that_changed_its_record_itself_is_still_the_owner(cluster: Cluster) -> None:
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    record = cluster.records[PATH]
+    # As a change does that takes effect after its caller was cancelled.
+    cluster.replace(PATH, record.data, record.version)
+
+    await log.confirm_owner()
+    assert await log.append([b"x"]) == 1
+
+
+async def test_b10_an_owner_that_gets_no_answer_goes_on(cluster: Cluster) -> None:
+    service = FaultyLedgers(cluster)
+    log = log_on(service, patience=-1.0)
+    await log.open()
+    service.faults.fail_next(FaultKind.REFUSED)
+    with pytest.raises(Unavailable):
+        await log.confirm_owner()
+
+    await log.confirm_owner()
+    assert await log.append([b"x"]) == 1
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+async def test_an_idle_log_makes_no_call(service: FaultyLedgers) -> None:
+    log = log_on(service)
+    await log.open()
+    service.faults.asked.clear()
+    await log.check_space()
+    log.check_owner()
+    log.statistics()
+
+    assert service.faults.asked == []
+
+
+async def test_an_append_is_one_entry_for_each_part_and_all_calls_are_counted(service: FaultyLedgers) -> None:
+    log = log_on(service)
+    await log.open()
+    service.faults.asked.clear()
+    before = log.statistics()
+    for _ in range(5):
+        await log.append([b"group"])
+    await log.append([bytes(PART_BYTES + 1)])
+    assert service.faults.asked == ["append"] * 7
+    await log.confirm_owner()
+    await log.read_window(1)
+
+    after = log.statistics()
+    assert after.entries - before.entries == 7
+    assert after.ledger_calls - before.ledger_calls == len(["check", "read"])
+
+
+async def test_a_failed_append_says_whether_another_owner_is_the_reason(cluster: Cluster) -> None:
+    """The ledger is gone, so that nobody is there to say that it was fenced."""
+    old = log_on(MemoryLedgers(cluster))
+    await old.open()
+    await old.append([b"x"])
+    new = log_on(MemoryLedgers(cluster), ledger_bytes=1)
+    await new.open()
+    await new.append([b"y"], truncate_before=2)
+    await new.truncate()
+    assert list(cluster.ledgers) == listed_in(cluster)
+
+    with pytest.raises(NotOwner):
+        await old.append([b"zombie"])
+
+
+async def test_a_ledger_that_was_deleted_by_hand_ends_its_owner_with_an_unknown_outcome(
+    cluster: Cluster,
+) -> None:
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    cluster.ledgers.clear()
+
+    with pytest.raises(OutcomeUnknown, match="group 1 may be in"):
+        await log.append([b"x"])
+
+
+async def test_a_damaged_entry_is_corruption_when_it_is_read_and_the_log_goes_on(cluster: Cluster) -> None:
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    await log.append([b"x" * 100])
+    entries = cluster.ledgers[1].entries
+    entries[0] = entries[0][:-1] + b"?"
+
+    with pytest.raises(DataCorruption, match="payload is damaged") as caught:
+        await log.read_window(1)
+    assert caught.value.file == f"memory:{PATH} ledger 1 entry 0"
+    assert await log.append([b"more"]) == 2
+
+
+async def test_a_fenced_owner_that_reads_a_truncated_window_is_fenced(cluster: Cluster) -> None:
+    old = log_on(MemoryLedgers(cluster))
+    await old.open()
+    await old.append([b"x"])
+    new = log_on(MemoryLedgers(cluster))
+    await new.open()
+    await new.append([b"y"], truncate_before=2)
+    await new.truncate()
+
+    with pytest.raises(NotOwner):
+        await old.read_window(1)
+
+
+async def test_an_inspection_of_a_log_that_has_changed_since_says_so(cluster: Cluster) -> None:
+    log = log_on(MemoryLedgers(cluster), ledger_bytes=1)
+    await log.open()
+    await log.append([b"x"])
+    view = log_on(MemoryLedgers(cluster), kept_bytes=0)
+    await view.inspect()
+    await log.append([b"y"], truncate_before=2)
+    await log.truncate()
+
+    with pytest.raises(Unavailable, match="changed since it was inspected"):
+        await view.read_window(1)
+
+
+async def test_groups_that_follow_each_other_are_read_together(cluster: Cluster) -> None:
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    for number in range(40):
+        await log.append([b"%d" % number])
+    service = FaultyLedgers(cluster)
+    later = log_on(service, kept_bytes=1000)
+    await later.open()
+    service.faults.asked.clear()
+
+    assert len(await contents(later)) == 40
+    assert service.faults.asked.count("read") < 8
+
+
+@pytest.mark.parametrize("name", ["recover", "read", "create_ledger"])
+async def test_a_cancelled_opening_leaves_a_log_that_can_be_opened(cluster: Cluster, name: str) -> None:
+    first = log_on(MemoryLedgers(cluster))
+    await first.open()
+    await first.append([b"acked"])
+    held = Held(cluster, name)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(log_on(held).open)
+            await held.arrived.wait()
+            scope.cancel()
+
+    assert await reopened(cluster) == {1: b"acked"}
+    with pytest.raises(TierlogError):
+        await first.append([b"zombie"])
