@@ -139,7 +139,7 @@ class NotedCoordination(Coordination):
 
 
 class OrderingSupervisor(FakeHostsSupervisor):
-    """A supervisor whose own hosts obey at once; ``ordered`` is told of each opening."""
+    """A supervisor whose own hosts obey at once; ``ordered`` is called at each opening."""
 
     def __init__(
         self, term: Term, lease: Lease, ordered: Callable[[OrderingSupervisor, OpenContainer], None]
@@ -157,7 +157,7 @@ class OrderingSupervisor(FakeHostsSupervisor):
         super()._obey(command, now)
 
     async def until_superseded(self) -> None:
-        """Raises ``NotOwner`` when a host has told of a later one."""
+        """Raises ``NotOwner`` when a host has reported a later one."""
         await self._all_ended.wait()
         raise superseded(self.number, self._superseded or 0)
 

@@ -8,7 +8,7 @@ and orders reach them late.
 
 At every moment: one process at most believes that the lease is its own (D4), no two supervisors have the
 same term, none orders an opening while its lease may have ended, and a host obeys no order of
-a lower term than one that it was told of (V1). At the end, once nothing fails any more, one supervisor is
+a lower term than one that it has met (V1). At the end, once nothing fails any more, one supervisor is
 left, and whoever starts follows it in time: after a take-over, a death, and a clean end (D3).
 """
 
@@ -346,7 +346,7 @@ class _Host:
             grace=1.0,
         )
         self._known = 0
-        """The highest term that it was told of."""
+        """The highest term that it has met."""
 
     async def run(self, random: Random) -> None:
         while True:

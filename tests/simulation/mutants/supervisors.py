@@ -110,7 +110,7 @@ def opening_does_not_wait_for_the_lease(plant: Planter) -> None:
 
 @_planted("V1")
 def higher_term_ends_nobody(plant: Planter) -> None:
-    """Who is told to take over waits for ever."""
+    """Who is started to take over waits for ever."""
 
     async def check(original: Any, self: Term) -> None:
         await self._lease.renew()
