@@ -41,6 +41,8 @@ def test_a_first_opening_in_ledgers_is_met_by_the_next_one() -> None:
     [
         ("ledgers-are-opened-without-recovery", 0),
         pytest.param("ledgers-are-deleted-before-the-record-is-put", 1, marks=pytest.mark.extended),
+        pytest.param("next-ledger-is-not-listed", 1, marks=pytest.mark.extended),
+        pytest.param("orphans-are-not-looked-for", 1, marks=pytest.mark.extended),
         pytest.param("confirmation-asks-nobody", 0, marks=pytest.mark.extended),
         pytest.param("record-without-a-verdict-counts-as-put", 7, marks=pytest.mark.extended),
     ],

@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import attrs
-
 from tierlog.journal.log import bookkeeper_log
 from tierlog.journal.log.bookkeeper_calls import HeldRecord, LogContext
 from tierlog.journal.log.bookkeeper_entry import EntryHeader
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
-from tierlog.journal.log.bookkeeper_record import ListedLedger, LogRecord, encode_record
+from tierlog.journal.log.bookkeeper_record import LogRecord, encode_record
 from tierlog.journal.log.bookkeeper_sweep import OrphanSweep
 from tierlog.journal.log.flights import Flight
 from tierlog.storage_backends.base.errors import OutcomeUnknown
@@ -34,13 +32,12 @@ def ledgers_are_opened_without_recovery(plant: Planter) -> None:
 
 
 @_planted("B4")
-def ledger_is_begun_before_the_one_before_is_complete(plant: Planter) -> None:
-    """The next ledger says that it begins with a group whose predecessors never became durable."""
+def next_ledger_is_not_listed(plant: Planter) -> None:
+    """What an owner acks in its second ledger is found by nobody."""
 
     async def roll(original: Any, self: BookKeeperLog, flight: Flight, header: EntryHeader) -> None:
+        await self._flights.wait_for_turn(flight)
         made = await self._ctx.create_ledger(header.epoch)
-        listed = ListedLedger(made.id, header.number)
-        await self._change_record(lambda record: attrs.evolve(record, ledgers=(*record.ledgers, listed)))
         self._writer = made
         self._reader.add(made)
         self._entries = self._ledger_bytes = 0
@@ -81,13 +78,13 @@ def ledgers_are_deleted_before_the_record_is_put(plant: Planter) -> None:
 
 
 @_planted("B8")
-def sweep_takes_what_is_not_listed_yet(plant: Planter) -> None:
-    """An owner that was succeeded deletes its successor's ledger."""
+def orphans_are_not_looked_for(plant: Planter) -> None:
+    """The ledgers of openings that were killed stay forever."""
 
-    async def is_orphan(original: Any, self: OrphanSweep, ledger: int, epoch: int) -> bool:
-        return await original(self, ledger, 1 << 62)  # type: ignore[no-any-return]
+    async def find(original: Any, self: OrphanSweep, record: LogRecord) -> list[int]:
+        return []
 
-    plant(OrphanSweep._is_orphan, is_orphan)
+    plant(OrphanSweep.find, find)
 
 
 @_planted("B10")
