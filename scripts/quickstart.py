@@ -27,10 +27,12 @@ from typing import Any
 
 import anyio
 import attrs
+from quickstart_engines import ENGINES
 from rich.progress import Progress
 from rich.table import Table
 
 import tierlog
+from chaos_parts.joined_service import JoinedService
 from chaos_parts.processes import RunError, Worker, counted, until_signalled
 from chaos_parts.service import TIERLOG, OwnService, Victim
 from chaos_parts.sync_point import open_sync_point
@@ -103,7 +105,7 @@ Append = Callable[[list[tuple[int, int]]], Awaitable[None]]
 
 
 class Run:
-    def __init__(self, service: OwnService, segments: list[Segment]) -> None:
+    def __init__(self, service: OwnService | JoinedService, segments: list[Segment]) -> None:
         self._service = service
         self._segments = segments
         self._kill_at = sum(len(segment.text) - len(segment.pieces[-1]) for segment in segments) // 2
@@ -124,7 +126,7 @@ class Run:
                     await store.create_segment(segment.name)
                 client = nullcontext(partial(self._append, store))
                 async with self._spark_writer(folder) if spark else client as append:
-                    rate, failovers = await self._write(store, append)
+                    rate, failovers, longest = await self._write(store, append)
                 await self._read("reading", store)
                 for segment in self._segments:
                     info = await store.segment_info(segment.name)
@@ -138,7 +140,7 @@ class Run:
                 await self._recover_from_chunks()
         self.progress.stop()
         self.progress.console.print(table)
-        print(f"written at {rate:.1f} MB/s, failovers included")
+        print(f"written at {rate:.1f} MB/s, failovers included, which took up to {longest:.2f} s")
         print(f"verified {self._bytes} bytes in {SEGMENTS} segments, {failovers} failovers, 0 lost")
         if lose_wal:
             print(f"verified {self._bytes} bytes again, recovered from long-term storage alone, 0 lost")
@@ -152,6 +154,7 @@ class Run:
     async def _recover_from_chunks(self) -> None:
         """Everything but long-term storage is lost; then every byte is read back."""
         service, show = self._service, partial(self.progress.console.print, highlight=False)
+        assert isinstance(service, OwnService)
         killed = service.kill_now()
         await service.kill_everything()
         shutil.rmtree(service.folder / "wal")
@@ -167,18 +170,18 @@ class Run:
         async with tierlog.connect(service.url) as store:
             await self._read("reading what was recovered", store)
 
-    async def _write(self, store: tierlog.Client, append: Append) -> tuple[float, int]:
-        """Returns MB/s and failovers."""
+    async def _write(self, store: tierlog.Client, append: Append) -> tuple[float, int, float]:
+        """Returns MB/s, failovers, and the seconds of the longest."""
         self.progress.update(self._bar, description="writing")
         begin = time.perf_counter()
         ends = [len(segment.pieces) for segment in self._segments]
         await append([(0, end - 1) for end in ends])
         rate = sum(self._begun.values()) / 1e6 / (time.perf_counter() - begin)
-        found = await self.failovers()
+        found, longest = await self.failovers()
         self.progress.update(self._bar, description="flushing to long-term storage")
         await store.flush()
         await append([(end - 1, end) for end in ends])
-        return rate, found
+        return rate, found, longest
 
     async def on_piece(self, segment: int, piece: int) -> None:
         """A writer waits here before it appends a piece."""
@@ -197,17 +200,19 @@ class Run:
                 note = f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on"
                 self.progress.console.print(note, highlight=False)
 
-    async def failovers(self) -> int:
-        """Raises ``RunError`` unless a host was killed and all of its containers moved."""
+    async def failovers(self) -> tuple[int, float]:
+        """How many, and the seconds of the longest. Raises ``RunError`` unless a host was killed and all of
+        its containers moved."""
         if self._killed is None:
             raise RunError("the work was done before a host was killed")
 
-        found: int = (await self._service.settled())["failovers"]
+        status = await self._service.settled()
+        found: int = status["failovers"]
         if found < len(self._killed.containers):
             raise RunError(
                 f"{counted(len(self._killed.containers), 'container')} lost the host, {found} moved"
             )
-        return found
+        return found, max(status["failover_seconds"])
 
     async def _append(self, store: tierlog.Client, pieces: list[tuple[int, int]]) -> None:
         async with anyio.create_task_group() as tasks:
@@ -283,7 +288,15 @@ def quickstart(options: argparse.Namespace, cleanup: ExitStack) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if options.keep is None:
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-    service = OwnService(folder, hosts=2, containers=4, config=SETTINGS)
+    service: OwnService | JoinedService
+    if options.engine == "local":
+        service = OwnService(folder, hosts=2, containers=4, config=SETTINGS)
+    else:
+        engine = ENGINES[options.engine]()
+        cleanup.enter_context(engine.running(folder / options.engine))
+        print(f"the store is {engine.place} on {engine.shown}")
+        config = SETTINGS + engine.config
+        service = JoinedService(folder, engine.place, hosts=2, containers=4, config=config)
     cleanup.callback(service.close)
     run = Run(service, segments)
     work = partial(run.work, folder, spark=not options.no_spark, lose_wal=options.lose_wal)

@@ -289,7 +289,7 @@ async def _own_storage(data: Path, config: Path | None) -> AsyncIterator[ChunkSt
     import anyio
 
     from ...storage_backends.files.local import LocalFiles
-    from ..folder.chunk_location import ChunkLocation, make_chunk_reader
+    from ..folder.chunk_location import folder_location, make_chunk_reader
     from ..folder.paths import check_path
     from ..store.opening import system_world
     from ..store.read_only import open_reader
@@ -302,7 +302,7 @@ async def _own_storage(data: Path, config: Path | None) -> AsyncIterator[ChunkSt
             yield view.chunks
         return
 
-    location = ChunkLocation(settings.chunks, settings.s3)
+    location = folder_location(settings)
     storage = make_chunk_reader(location, LocalFiles(), folder, system_world())
     await storage.open()
     try:
@@ -319,13 +319,13 @@ async def _list(chunks: ChunkStorage, *, is_copy: bool) -> list[Backup]:
 
 async def _check_place(data: Path, config: Path | None, place: str) -> None:
     from ...storage_backends.files.local import LocalFiles
-    from ..folder.chunk_location import ChunkLocation, recorded_location
+    from ..folder.chunk_location import ChunkLocation, folder_location, recorded_location
     from ..folder.paths import check_path
     from .copy_place import check_copy_place
 
     folder, settings = check_path(data), read_settings(config, None)
     recorded = await recorded_location(LocalFiles(), folder)
-    own = recorded if recorded.chunks else ChunkLocation(settings.chunks, settings.s3)
+    own = recorded if recorded.chunks else folder_location(settings)
     await check_copy_place(place, own, ChunkLocation(place, settings.s3), folder)
 
 

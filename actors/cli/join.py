@@ -1,5 +1,5 @@
 """``tierlog host --join`` and ``tierlog supervise --join``: a service on several machines, whose store is in
-a bucket."""
+a bucket or on BookKeeper."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
-from .options import Config, LogLevelOption, store_place
+from .options import Chunks, Config, LogLevelOption, store_place
 from .running import execute, read_settings
 from .serve import Advertise, Containers, Forward, Listen
 
 if TYPE_CHECKING:
-    from ...storage_backends.chunks.s3_location import S3Location
+    from ..folder.place import SharedLocation
     from ..gateway.server.listener import ServerAddress
     from ..settings.configuration import StoreConfig
     from ..supervisor.supervisor import Supervisor
@@ -39,8 +39,8 @@ Join = Annotated[
     typer.Option(
         "--join",
         parser=store_place,
-        metavar="s3://BUCKET/PREFIX",
-        help="The store, which is in a bucket as a whole.",
+        metavar="PLACE",
+        help="The store: s3://BUCKET/PREFIX or bookkeeper://ZOOKEEPER:PORT/PATH.",
         show_default=False,
     ),
 ]
@@ -74,8 +74,8 @@ def run(
     config: Config = None,
     log_level: LogLevelOption = None,
 ) -> None:
-    """Run a host on this machine, for the service of a store in a bucket: it finds the supervisor by the
-    bucket, wherever that runs, and takes its share of the containers.
+    """Run a host on this machine, for the service of a store that all machines reach: it finds the supervisor
+    by the store's records, wherever that runs, and takes its share of the containers.
 
     It looks for the next supervisor when one ends. SIGTERM, Ctrl-C or `tierlog host drain` hands its
     containers over to other hosts, and ends it with exit code 0. `tierlog host --join` is short for it.
@@ -97,7 +97,7 @@ def run(
         if refusal := joined_id_refusal(name):
             raise InvalidArgument(refusal)
         log_to_stderr(host=name, pid=os.getpid())
-        place = _in_bucket(join, "`tierlog serve` starts the hosts of a data folder itself (--hosts)")
+        place = _shared(join, "`tierlog serve` starts the hosts of a data folder itself (--hosts)")
         # Its own port, where the supervisor may be on the same machine.
         server = attrs.evolve(settings.server, port=settings.server.host_port)
         address, port = listen_of(listen, server)
@@ -119,10 +119,12 @@ def supervise(
     advertise: Advertise = None,
     forward: Forward = False,
     containers: Containers = None,
+    chunks: Chunks = None,
     log_level: LogLevelOption = None,
 ) -> None:
-    """Supervise the service of a store in a bucket, without hosts on this machine: they join (`tierlog host
-    --join`). While another supervisor is active it stands by, and follows when that one's lease has ended.
+    """Supervise the service of a store that all machines reach, without hosts on this machine: they join
+    (`tierlog host --join`). While another supervisor is active it stands by, and follows when that one's
+    lease has ended.
 
     A store that does not exist is created. It runs until SIGTERM, Ctrl-C or the terminal's end; hosts that
     joined go on, for the next supervisor.
@@ -133,11 +135,11 @@ def supervise(
             from ..supervisor.served_store import StoreAsked
             from ..supervisor.service import ServiceOptions, listen_of, run_service
 
-        settings = _overridden(read_settings(config, None), advertise, forward)
+        settings = _overridden(read_settings(config, chunks), advertise, forward)
         log_to_stderr(host="supervisor", pid=os.getpid())
         address, port = listen_of(listen, settings.server)
         asked = StoreAsked(
-            place=_in_bucket(join, "use `tierlog serve`, whose lock lets one start at a time"),
+            place=_shared(join, "use `tierlog serve`, whose lock lets one start at a time"),
             config=settings,
             containers=containers,
             take_over=False,
@@ -176,13 +178,14 @@ def _overridden(settings: StoreConfig, advertise: str | None, forward: bool) -> 
     return attrs.evolve(settings, server=attrs.evolve(server, forward=forward or server.forward))
 
 
-def _in_bucket(place: str, remedy: str) -> S3Location:
-    from ..folder.paths import bucket_of
+def _shared(place: str, remedy: str) -> SharedLocation:
+    from ..folder.place import shared_location
 
-    location = bucket_of(place)
+    location = shared_location(place)
     if location is None:
         raise InvalidArgument(
-            f"--join is for a store in a bucket, s3://BUCKET/PREFIX, because other machines cannot reach the "
-            f"data folder {place}: {remedy}"
+            f"--join is for a store in a bucket, s3://BUCKET/PREFIX, or on BookKeeper, "
+            f"bookkeeper://ZOOKEEPER:PORT/PATH, because other machines cannot reach the data folder {place}: "
+            f"{remedy}"
         )
     return location

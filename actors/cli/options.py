@@ -68,10 +68,7 @@ file_path = _path_of("file")
 
 def store_place(value: object) -> str:
     """A parser of an argument that is a folder or ``s3://BUCKET/PREFIX``, which a path would change."""
-    # Here, because help needs none of it.
-    from ...storage_backends.chunks.s3_location import SCHEME
-
-    return str(value) if str(value).startswith(SCHEME) else os.fspath(folder_path(value))
+    return str(value) if "://" in str(value) else os.fspath(folder_path(value))
 
 
 def _not_empty(kind: str) -> Callable[[typer.Context, typer.CallbackParam, Any], Any]:
@@ -118,7 +115,8 @@ Chunks = Annotated[
         envvar="TIERLOG_CHUNKS",
         show_envvar=True,
         metavar="LOCATION",
-        help="Long-term storage of a new folder: s3://BUCKET/PREFIX. It cannot be changed later.",
+        help="Long-term storage of a new store: s3://BUCKET/PREFIX or, for a store on BookKeeper, also the "
+        "absolute path of a folder that all machines share. It cannot be changed later.",
         show_default="lts/ in the data folder",
     ),
 ]

@@ -25,8 +25,8 @@ Place = Annotated[
     typer.Argument(
         parser=store_place,
         metavar="PATH",
-        help="The data folder, the same as --data; or s3://BUCKET/PREFIX: a store that is in a bucket as a "
-        "whole.",
+        help="The data folder, the same as --data; or s3://BUCKET/PREFIX, a store that is in a bucket as a "
+        "whole; or bookkeeper://ZOOKEEPER:PORT/PATH, one on BookKeeper.",
         show_default=False,
     ),
 ]
@@ -126,7 +126,7 @@ def serve(
         with importing():
             import attrs
 
-            from ..folder.paths import bucket_of, check_path
+            from ..folder.place import store_place as parse_place
             from ..supervisor.served_store import StoreAsked
             from ..supervisor.service import (
                 ServiceOptions,
@@ -151,7 +151,7 @@ def serve(
         place = _one_place(context, path, data)
         options = ServiceOptions(
             store=StoreAsked(
-                place=bucket_of(place) or check_path(place),
+                place=parse_place(place),
                 config=settings,
                 containers=containers,
                 take_over=take_over,
@@ -173,9 +173,11 @@ def _one_place(context: typer.Context, path: str | None, data: Path) -> str:
     """The argument overrides the environment; together with --data it is ambiguous."""
     if path is None:
         given = os.fspath(data)
-        if given.startswith("s3:/"):  # a Path has lost a slash
+        scheme, slash, rest = given.partition(":/")
+        if slash and scheme in {"s3", "bookkeeper"}:  # a Path has lost a slash
             raise InvalidArgument(
-                f"a store in a bucket is named without --data: `tierlog serve s3://{given[3:].lstrip('/')}`"
+                f"a store in a bucket or on BookKeeper is named without --data: `tierlog serve "
+                f"{scheme}://{rest.lstrip('/')}`"
             )
         return given
 

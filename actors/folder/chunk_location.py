@@ -36,7 +36,7 @@ from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSys
 from ...storage_backends.chunks.filesystem_programs import create_root
 from ...storage_backends.chunks.s3_location import parse_location
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
-from ..settings.configuration import S3Config, StoreConfig
+from ..settings.configuration import FOLDER_OF_CHUNKS, S3Config, StoreConfig, is_folder
 from .identity import read_identity
 from .paths import StoreFolder, run_program
 
@@ -47,8 +47,13 @@ if TYPE_CHECKING:
 @attrs.frozen(eq=False, repr=False)
 class ChunkLocation(Value):
     chunks: str = ""
-    """As in the configuration: ``s3://bucket/prefix``; empty for ``lts/``."""
+    """As in the configuration: ``s3://bucket/prefix``, or the absolute path of a folder that all machines of
+    a store on BookKeeper share; empty for ``lts/``."""
     s3: S3Config = attrs.field(factory=S3Config)
+
+    @property
+    def is_bucket(self) -> bool:
+        return bool(self.chunks) and not is_folder(self.chunks)
 
     def shown(self, folder: StoreFolder) -> str:
         """The prefix of chunk names in messages."""
@@ -66,8 +71,15 @@ async def resolve_location(
 
     Raises ``StoreMismatch`` if the configuration names another location than the record.
     """
-    configured = ChunkLocation(config.chunks, config.s3)
+    configured = folder_location(config)
     return await run_program(files, _resolve(folder, configured, f".chunks-{world.new_id()}"), folder.wal)
+
+
+def folder_location(config: StoreConfig) -> ChunkLocation:
+    """What the configuration says of a data folder. Raises ``ConfigError`` for what it cannot have."""
+    if is_folder(config.chunks):
+        raise ConfigError(f"chunks: {config.chunks!r} is a folder. {FOLDER_OF_CHUNKS}")
+    return ChunkLocation(config.chunks, config.s3)
 
 
 async def recorded_location(files: Files, folder: StoreFolder) -> ChunkLocation:
@@ -89,8 +101,9 @@ def make_chunk_storage(
     is missing; otherwise that counts as not mounted (rule S20). ``reserve_bytes`` of a folder are for the
     store's own objects (rule S22). ``counts`` counts the requests to a bucket. Raises ``ConfigError`` if what
     S3 needs is not installed."""
-    if not location.chunks:
-        return FileSystemChunkStorage(files, folder.chunks, world, create=create, reserve_bytes=reserve_bytes)
+    if not location.is_bucket:
+        root = location.shown(folder)
+        return FileSystemChunkStorage(files, root, world, create=create, reserve_bytes=reserve_bytes)
 
     require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkStorage
@@ -102,8 +115,8 @@ def make_chunk_reader(
     location: ChunkLocation, files: Files, folder: StoreFolder, world: World
 ) -> ChunkStorage:
     """The chunk storage of a reader, which changes nothing; otherwise as ``make_chunk_storage``."""
-    if not location.chunks:
-        return FileSystemChunkReader(files, folder.chunks, world)
+    if not location.is_bucket:
+        return FileSystemChunkReader(files, location.shown(folder), world)
 
     require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkReader
@@ -190,18 +203,18 @@ def _read(folder: StoreFolder) -> Program[ChunkLocation | None]:
     yield Close(handle)
     if len(data) > _BYTES_MAX:
         raise DataCorruption("the record of the chunk location is too long", file=_path(folder))
-    return _decode(data, _path(folder))
+    return decode_location(data, _path(folder))
 
 
 def _write(folder: StoreFolder, location: ChunkLocation, temporary: str) -> Program[None]:
     yield from with_folder(
         folder.wal,
-        lambda: remake_name(_path(folder), f"{folder.wal}/{temporary}", _encode(location)),
+        lambda: remake_name(_path(folder), f"{folder.wal}/{temporary}", encode_location(location)),
         with_parent=True,
     )
 
 
-def _encode(location: ChunkLocation) -> bytes:
+def encode_location(location: ChunkLocation) -> bytes:
     lines = [
         "# Where the chunks of this store are. Fixed; `tierlog` writes it.",
         f'chunks = "{location.chunks}"',
@@ -216,7 +229,7 @@ def _toml(value: str | bool | int) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
-def _decode(data: bytes, path: str) -> ChunkLocation:
+def decode_location(data: bytes, path: str) -> ChunkLocation:
     import tomllib  # a folder with its own ``lts/`` has no record
 
     body, marker, checksum = data.rpartition(_CHECKSUM)
@@ -226,7 +239,7 @@ def _decode(data: bytes, path: str) -> ChunkLocation:
             raise ValueError("its checksum does not match")
         fields = tomllib.loads(data.decode())
         location = ChunkLocation(str(fields.pop("chunks")), S3Config(**fields))
-        if location.chunks:
+        if location.is_bucket:
             parse_location(location.chunks)
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # deep nesting
         raise DataCorruption(f"the record of the chunk location is damaged ({error})", file=path) from error

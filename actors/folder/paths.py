@@ -37,7 +37,6 @@ from ...storage_backends.base.files import (
 from ...storage_backends.base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain, reason_of
 from ...storage_backends.base.values import Value
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
-from ...storage_backends.chunks.s3_location import SCHEME, S3Location, parse_location
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
 from .lock_files import Owner, list_owners
@@ -97,11 +96,6 @@ def check_chunk_cache(folder: StoreFolder, path: str) -> None:
         )
 
 
-def bucket_of(path: object) -> S3Location | None:
-    """Where a store in a bucket is, if ``path`` names one. Raises ``InvalidArgument`` if it is malformed."""
-    return parse_location(path) if isinstance(path, str) and path.startswith(SCHEME) else None
-
-
 def check_path(path: object) -> StoreFolder:
     """The folder at ``path``, which may be relative and need not exist. Raises ``InvalidArgument``."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
@@ -113,10 +107,12 @@ def check_path(path: object) -> StoreFolder:
         raise InvalidArgument(f"no file can have the name {path!r}") from error
     if b"\0" in encoded:
         raise InvalidArgument(f"no file can have the name {path!r}")
-    if encoded.startswith(b"s3:/"):  # a Path has lost a slash
+    if encoded.startswith((b"s3:/", b"bookkeeper:/")):  # a Path has lost a slash
+        where = "in a bucket" if encoded.startswith(b"s3") else "on BookKeeper"
         raise InvalidArgument(
-            f"{os.fspath(path)!r} is in a bucket, and this needs a data folder: a store in a bucket is "
-            f"opened by tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX"
+            f"{os.fspath(path)!r} is {where}, and this needs a data folder: such a store is opened by "
+            f"tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
+            f"bookkeeper://ZOOKEEPER:PORT/PATH; other commands take its service, --url"
         )
     try:
         return StoreFolder(os.path.abspath(os.fsdecode(encoded)))

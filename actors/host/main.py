@@ -65,7 +65,7 @@ _STATISTICS_SECONDS = 0.5
 @attrs.frozen(kw_only=True)
 class HostOptions:
     place: str
-    """The data folder, or ``s3://BUCKET/PREFIX``."""
+    """The data folder, or ``s3://BUCKET/PREFIX`` or ``bookkeeper://ZOOKEEPER:PORT/PATH``."""
     id: str
     address: str
     port: int
@@ -101,7 +101,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tierlog.actors.host", description="A host process; `tierlog serve` starts them."
     )
-    parser.add_argument("--data", required=True, help="the data folder, or s3://BUCKET/PREFIX")
+    parser.add_argument("--data", required=True, help="the store's place")
     parser.add_argument("--store", default="", help="the id of the store that must be in it")
     parser.add_argument("--id", required=True, help="the host's id, such as host-0")
     parser.add_argument("--control", required=True, help="the supervisor's socket")

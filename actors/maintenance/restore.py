@@ -39,7 +39,13 @@ from ...storage_backends.segments.records.unconfirmed import Reason, Unconfirmed
 from ...storage_backends.segments.verify import find_flaws, find_missing
 from ..container.container import Container
 from ..container.listed_chain import list_chain
-from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
+from ..folder.chunk_location import (
+    ChunkLocation,
+    folder_location,
+    make_chunk_reader,
+    make_chunk_storage,
+    resolve_location,
+)
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import STORE_TEMPORARY, StoreFolder, run_program
@@ -136,9 +142,7 @@ async def _is_old(
     if source is not None:
         return await has_manifest(source)
     await check_long_term_storage(folder, files, config)
-    async with _opened(
-        make_chunk_reader(ChunkLocation(config.chunks, config.s3), files, folder, world)
-    ) as chunks:
+    async with _opened(make_chunk_reader(folder_location(config), files, folder, world)) as chunks:
         return await has_manifest(chunks)
 
 

@@ -298,6 +298,33 @@ class S3LogConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class BookKeeperConfig(Value):
+    """A store on BookKeeper: its logs, and the sidecar, a Java process that reaches BookKeeper and ZooKeeper
+    for each process that opens the store."""
+
+    write_quorum: int = _count(
+        0, 0, 16, "The bookies that each entry is written to; 0: 3 where there are four or more, else 2."
+    )
+    ack_quorum: int = _count(
+        0, 0, 16, "The bookies that must have an entry before it is acked; 0: 2, or the write quorum if less."
+    )
+    appends_max: int = _count(
+        4, 1, 64, "The most groups of a container that are under way at once; acks stay in order."
+    )
+    ledger_bytes: int = _size(
+        64 * MiB, MiB, 16 * GiB, "A ledger that holds this many bytes is closed and a new one begun."
+    )
+    ledgers: str = _text("/ledgers", "Where the BookKeeper cluster has its metadata in ZooKeeper.")
+    timeout: float = _duration(
+        10.0, 1.0, 600.0, "The session at ZooKeeper: who does not answer for so long counts as gone."
+    )
+    memory: int = _size(128 * MiB, 64 * MiB, 16 * GiB, "The heap of the sidecar; it takes about twice that.")
+    folder: str = _text(
+        "", "What `tierlog bookkeeper install` has filled; empty means ~/.local/share/tierlog/bookkeeper."
+    )
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class GcConfig(Value):
     """Garbage collection: deletes chunks that nothing refers to any more."""
 
@@ -475,8 +502,9 @@ class StoreConfig(Value):
     )
     chunks: str = _text(
         "",
-        "Where long-term storage is, such as s3://bucket/prefix; empty means lts/ in the data folder. "
-        "Fixed when the folder is made.",
+        "Where long-term storage is, such as s3://bucket/prefix; empty means lts/ in the data folder. A "
+        "store on BookKeeper also takes the absolute path of a folder that all machines share. Fixed when "
+        "the store is made.",
     )
     segments: SegmentsConfig = _section(SegmentsConfig)
     mailbox: MailboxConfig = _section(MailboxConfig)
@@ -497,6 +525,7 @@ class StoreConfig(Value):
     )
     s3: S3Config = _section(S3Config)
     s3_log: S3LogConfig = _section(S3LogConfig)
+    bookkeeper: BookKeeperConfig = _section(BookKeeperConfig)
     gc: GcConfig = _section(GcConfig)
     transactions: TransactionsConfig = _section(TransactionsConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)
@@ -514,16 +543,27 @@ class StoreConfig(Value):
                 )
 
         try:
-            if self.chunks:
+            if self.chunks and not is_folder(self.chunks):
                 parse_location(self.chunks)
         except InvalidArgument as error:
-            hint = "" if self.chunks.startswith("s3:") else ". A folder is always lts/ in the data folder"
+            hint = "" if self.chunks.startswith("s3:") else f". {FOLDER_OF_CHUNKS}"
             raise ConfigError(f"chunks: {error}{hint}") from error
 
+
+def is_folder(chunks: str) -> bool:
+    """Whether the setting ``chunks`` names a folder, which all machines of a store on BookKeeper share."""
+    return chunks.startswith("/")
+
+
+FOLDER_OF_CHUNKS = (
+    "A folder is always lts/ in the data folder; only a store on BookKeeper takes another one, by its "
+    "absolute path"
+)
 
 _NOT_ABOVE = (
     ("append_bytes_max", "mailbox.bytes"),
     ("append_bytes_max", "cache.bytes"),
+    ("bookkeeper.ack_quorum", "bookkeeper.write_quorum"),
     ("storage.backoff", "storage.backoff_max"),
     ("supervision.backoff", "supervision.backoff_max"),
     ("server.heartbeat", "server.silence"),

@@ -1,5 +1,5 @@
-"""Opening a store: with ``bucket.py`` the only place that names implementations (files, logs, chunk storage),
-and that takes clock, randomness, ids and process id from the outside world.
+"""Opening a store: with ``shared.py`` and what that imports the only place that names implementations (files,
+logs, chunk storage), and that takes clock, randomness, ids and process id from the outside world.
 
 An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
 and withdraws the announcement. What is acked is in the log, so the end of a store flushes only if it has a
@@ -51,6 +51,7 @@ from ..folder import lock_files
 from ..folder.chunk_location import (
     ChunkLocation,
     create_chunk_folder,
+    folder_location,
     make_chunk_reader,
     make_chunk_storage,
     resolve_location,
@@ -61,7 +62,6 @@ from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
-    bucket_of,
     check_chunk_cache,
     check_folder,
     check_path,
@@ -72,6 +72,7 @@ from ..folder.paths import (
     report_shared,
     run_program,
 )
+from ..folder.place import shared_location
 from ..folder.restore_folder import finish_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
@@ -90,7 +91,7 @@ from .runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
 from .store import RollingSizes, SegmentStore
 
 if TYPE_CHECKING:
-    from .bucket import BucketOpener
+    from .shared import SharedOpener
 
 _log = get_logger("node")
 
@@ -100,6 +101,14 @@ def system_world() -> World:
     return World(time.time, Random(), lambda: uuid.uuid4().hex)
 
 
+_LOST_LOGS = (
+    "If its logs (wal/) were lost, put wal/ back, recover what long-term storage has as of its last full "
+    "flush (`tierlog recover --from-lts`, `tierlog serve --recover-from-lts`, or "
+    "open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`). If a `tierlog "
+    "restore --from` was interrupted, run it again"
+)
+
+
 async def locate_chunks(
     files: Files, folder: StoreFolder, config: StoreConfig, world: World
 ) -> ChunkLocation:
@@ -107,7 +116,7 @@ async def locate_chunks(
     made there before long-term storage answers and is known to belong to no other store (rule W8)."""
     is_new = await run_program(files, read_identity(folder.wal), folder.wal) is None
     if is_new:
-        await _refuse_claimed(ChunkLocation(config.chunks, config.s3), files, folder, world)
+        await refuse_claimed(folder_location(config), files, folder, world, _LOST_LOGS)
     location = await resolve_location(files, folder, config, world)
     if is_new:
         # Before the identity: an existing store takes a missing folder for one that is not mounted.
@@ -115,19 +124,18 @@ async def locate_chunks(
     return location
 
 
-async def _refuse_claimed(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
+async def refuse_claimed(
+    location: ChunkLocation, files: Files, folder: StoreFolder, world: World, advice: str
+) -> None:
+    """Raises ``StoreMismatch`` if a store has its chunks there."""
     chunks = make_chunk_reader(location, files, folder, world)
     await chunks.open()
     try:
         async with aclosing(chunks.list(CONTAINERS_PREFIX)) as claims:
             async for claim in claims:
                 raise StoreMismatch(
-                    f"{location.shown(folder)} has a store already, which made {claim.name}. If its logs "
-                    f"(wal/) were lost, put wal/ back, recover what long-term storage has as of its last "
-                    f"full flush (`tierlog recover --from-lts`, `tierlog serve --recover-from-lts`, or "
-                    f"open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`). If a "
-                    f"`tierlog restore --from` was interrupted, run it again. Another store needs its own "
-                    f"folder or S3 prefix"
+                    f"{location.shown(folder)} has a store already, which made {claim.name}. {advice}. "
+                    f"Another store needs its own folder or S3 prefix"
                 )
     except Unavailable:
         if location.chunks:
@@ -304,8 +312,9 @@ async def open_store(
     open_store("data", containers=4) as store``. Refuses a folder that another process has open, unless
     ``take_over`` is set: then that process is fenced, and its calls raise ``NotOwner``.
 
-    ``path`` may be ``s3://BUCKET/PREFIX``: then all of the store is in that bucket, and it can be opened from
-    any machine. Nothing locks it: the last opening fences the ones before, with and without ``take_over``.
+    ``path`` may be ``s3://BUCKET/PREFIX``, or ``bookkeeper://ZOOKEEPER:PORT/PATH`` with chunks where
+    ``config.chunks`` says: then all of the store is there, and it can be opened from any machine. Nothing
+    locks it: the last opening fences the ones before, with and without ``take_over``.
 
     ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
     the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
@@ -330,18 +339,18 @@ async def open_store(
         Unsupported: The bucket's service has no conditional puts.
         InvalidArgument: An argument is out of its range.
     """
-    location = bucket_of(path)
+    location = shared_location(path)
     config = StoreConfig() if config is None else config
     _check_arguments(config, containers, span, adopt=adopt, take_over=take_over, recover=recover_from_lts)
     _check_storage(storage, recover_from_lts=recover_from_lts)
     world, files = world or system_world(), files or LocalFiles()
-    opener: StoreOpener | BucketOpener
+    opener: StoreOpener | SharedOpener
     if location is not None:
         # Not above: it opens stores as well.
-        from . import bucket
+        from . import shared
 
-        bucket.refuse_arguments(storage, recover_from_lts=recover_from_lts)
-        opener = bucket.BucketOpener(location, config, adopt, span, world, files)
+        shared.refuse_arguments(location, storage, recover_from_lts=recover_from_lts)
+        opener = shared.SharedOpener(location, config, adopt, span, world, files)
     else:
         opener = StoreOpener(
             folder=_checked_folder(path, config),
@@ -402,15 +411,15 @@ async def open_host(
     adopt: bool = False,
     span: SpanHook | None = None,
 ) -> AsyncIterator[ContainerRuntime]:
-    """Open the existing store at ``path``, a data folder or ``s3://BUCKET/PREFIX``, as the host process
-    ``host_id``. It serves the containers that the supervisor orders, none at first. Raises ``StoreMismatch``
-    if it is not the supervisor's store ``store_id``."""
-    world, files, location = system_world(), LocalFiles(), bucket_of(path)
-    opener: StoreOpener | BucketOpener
+    """Open the existing store at ``path``, a data folder or a place that all machines reach, as the host
+    process ``host_id``. It serves the containers that the supervisor orders, none at first. Raises
+    ``StoreMismatch`` if it is not the supervisor's store ``store_id``."""
+    world, files, location = system_world(), LocalFiles(), shared_location(path)
+    opener: StoreOpener | SharedOpener
     if location is not None:
-        from . import bucket
+        from . import shared
 
-        opener = bucket.BucketOpener(location, config, adopt, span, world, files)
+        opener = shared.SharedOpener(location, config, adopt, span, world, files)
     else:
         opener = StoreOpener(
             folder=check_path(path), config=config, adopt=adopt, span=span, world=world, files=files

@@ -143,9 +143,9 @@ class ContainerRuntime:
         actor stops."""
         end: GracefulEnd | None = None
         try:
-            async with _background(self._run_storage, self._actor.stop):
+            async with background(self._run_storage, self._actor.stop):
                 await self._wait_storage()
-                async with _background(self._supervise, self._stop):
+                async with background(self._supervise, self._stop):
                     await self._supervising.wait()
                     try:
                         yield self
@@ -359,7 +359,7 @@ def make_hook(mode: LayoutMode) -> LegacyHook | None:
 
 
 @asynccontextmanager
-async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
+async def background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
     """Run ``run`` alongside the body. At the body's end, however it ends, ask it to stop and wait for it,
     shielded from cancellation."""
     async with body_group() as tasks:

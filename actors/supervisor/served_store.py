@@ -1,7 +1,7 @@
-"""The store that a service serves, in a data folder or in a bucket: its identity, what its processes agree
-on, and the folder in which those of this machine find each other.
+"""The store that a service serves, in a data folder or where all machines reach it: its identity, what its
+processes agree on, and the folder in which those of this machine find each other.
 
-A store that is new is created. Crash: as that of an opening (``store/opening.py``, ``store/bucket.py``).
+A store that is new is created. Crash: as that of an opening (``store/opening.py``, ``store/shared.py``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ...journal.coordination.contract import Coordination
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.files import Files, IsGuarded, MakeFolder, Program
 from ...storage_backends.base.world import World
-from ...storage_backends.chunks.s3_location import S3Location
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.chunk_location import check_location
 from ..folder.identity import StoreIdentity
 from ..folder.local_coordination import LocalCoordination
 from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared, run_program
+from ..folder.place import SharedLocation
 from ..settings.configuration import StoreConfig
 from ..store.opening import identify, locate_chunks
 from ..store.recover_container import recover_if_lost
@@ -32,7 +32,7 @@ from .term import TermOptions
 class StoreAsked:
     """The store that is asked for, and how it may be opened."""
 
-    place: StoreFolder | S3Location
+    place: StoreFolder | SharedLocation
     config: StoreConfig
     containers: int | None
     take_over: bool
@@ -49,11 +49,11 @@ class StoreAsked:
     @property
     def local(self) -> StoreFolder:
         """Where the lock files of the store's processes on this machine are: the data folder, or a folder
-        among the local copies of what is in the bucket."""
+        among the local copies of a shared store."""
         if isinstance(self.place, StoreFolder):
             return self.place
 
-        from ..store.bucket import service_folder
+        from ..store.shared import service_folder
 
         return service_folder(self.config, self.place)
 
@@ -72,9 +72,9 @@ def check_place(asked: StoreAsked) -> None:
     if isinstance(asked.place, StoreFolder):
         check_chunk_cache(asked.place, asked.config.chunk_cache.path)
     else:
-        from ..store.bucket import refuse_arguments
+        from ..store.shared import refuse_arguments
 
-        refuse_arguments(None, recover_from_lts=asked.recover_from_lts)
+        refuse_arguments(asked.place, None, recover_from_lts=asked.recover_from_lts)
 
 
 @asynccontextmanager
@@ -85,18 +85,18 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
         return
 
     # Imported for the stores that need it.
-    from ..store.bucket import BucketOpener
+    from ..store.shared import SharedOpener
 
-    # Before anything is asked of the bucket.
+    # Before anything is asked of the place.
     await run_program(files, _make_guarded(asked.local.path), asked.local.path)
-    opener = BucketOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
+    opener = SharedOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
     async with opener.served(asked.containers) as (coordination, identity):
         lease = asked.config.server.lease
         yield ServedStore(
             identity=identity,
             coordination=coordination,
             term=TermOptions.watched(lease, takes_over=asked.take_over, stands_by=asked.stands_by),
-            requests=opener.counts,
+            requests=opener.place.counts,
         )
 
 

@@ -20,8 +20,9 @@ import anyio
 from ...storage_backends.base.errors import Unavailable
 
 RECORD_BYTES_MAX = 8 << 10
-IDENTITY, TERM, CONTROL = "store", "term", "control"
-"""The records of a store: its identity, the supervisor's term, and in a bucket where hosts join."""
+IDENTITY, TERM, CONTROL, CHUNKS = "store", "term", "control", "chunks"
+"""The records of a store: its identity, the supervisor's term, and in a place that all machines reach where
+hosts join and, on BookKeeper, where the chunks are."""
 SUPERVISOR = "supervisor"
 """The lease of the supervisor."""
 

@@ -215,10 +215,7 @@ class OwnService(Service):
         self.log = folder / "service.log"
         settings = folder / "service.toml"
         settings.write_text(config)
-        # A socket's path has at most about 100 bytes, so a deep temporary folder cannot contain it.
-        usual = tempfile.gettempdir()
-        parent = usual if len(usual) <= _SHORT_PATH else "/tmp"
-        self.runtime = Path(tempfile.mkdtemp(prefix="tlc-", dir=parent))
+        self.runtime = make_runtime_folder()
         self._arguments = (
             f"--listen=127.0.0.1:{port}",
             f"--hosts={hosts}",
@@ -308,6 +305,13 @@ class OwnService(Service):
 
         [last] = deque(self.log_lines(), maxlen=1) or ["nothing"]
         return f"; the supervisor has ended with exit status {code}, and its last line is: {last.strip()}"
+
+
+def make_runtime_folder() -> Path:
+    """For sockets: a path has at most about 100 bytes, so a deep temporary folder cannot contain them."""
+    usual = tempfile.gettempdir()
+    parent = usual if len(usual) <= _SHORT_PATH else "/tmp"
+    return Path(tempfile.mkdtemp(prefix="tlc-", dir=parent))
 
 
 def is_balanced(status: dict[str, Any]) -> bool:

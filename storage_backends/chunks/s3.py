@@ -9,7 +9,7 @@ put's id in the object's metadata shows that. After an unknown outcome, the stor
 back (rule A12).
 
 A cancelled mutation has an unknown outcome. The only state in memory is which objects were made read-only
-here.
+here, and whether the service has shown that it appends.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class S3ChunkStorage(BaseChunkStorage):
         self._world = world
         self._requests = S3Requests(location.bucket, options, counts)
         self._read_only: set[str] = set()
+        self._appends = False
         self._parts = anyio.CapacityLimiter(options.parallel)
         """Each part that is being sent is copied into one buffer: so many at a time, over all puts."""
 
@@ -138,6 +139,8 @@ class S3ChunkStorage(BaseChunkStorage):
             raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
 
         size = size_of(data)
+        if size and not self._appends:
+            await self._try_append()
         # A put at offset 0 would create a missing object, and an empty one would not check the offset.
         if offset == 0 or size == 0:
             await self._check_length(name, offset)
@@ -149,6 +152,26 @@ class S3ChunkStorage(BaseChunkStorage):
             )
 
         return offset + size
+
+    async def _try_append(self) -> None:
+        """Raises ``Unsupported`` if the service does not append: some ignore the offset and replace the
+        object."""
+        put_id = self._world.new_id()
+        name = f".trial-{put_id}"  # no chunk's
+        key = self._key(name)
+        try:
+            await self._requests.put(key, name, [b"a"], put_id)
+            appended = await self._requests.append(key, name, 1, [b"b"])
+            found = await self._requests.get(key, name, 0, 2)
+            await self._requests.delete(key, name)
+        except OutcomeUnknown as error:
+            raise Unavailable(f"whether {self._location} accepts appends is unknown: {error}") from error
+        if not appended or found != b"ab":
+            raise Unsupported(
+                f"{self._location} does not accept puts at a write offset, as directory buckets do: remove "
+                f"`append` of [s3] from the configuration"
+            )
+        self._appends = True
 
     async def _read(self, name: str, offset: int, size: int) -> bytes:
         if size == 0:

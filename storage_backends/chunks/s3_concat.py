@@ -48,7 +48,16 @@ class Concat:
         elif len(parts) == 1 and isinstance(parts[0], JoinedPart):
             await self._put(await self._fetch(parts[0]))
         else:
-            upload = Upload(self._requests, self._key, self._name, self._put_id, replaces=self._replaces)
+            # Of a copied part not every service computes the checksum: some answer with that of the whole
+            # source, and then refuse it.
+            upload = Upload(
+                self._requests,
+                self._key,
+                self._name,
+                self._put_id,
+                replaces=self._replaces,
+                checksums=False,
+            )
             await upload.run([partial(self._make_part, part) for part in parts], self._parallel)
 
     async def _put(self, data: list[bytes]) -> None:
@@ -73,7 +82,7 @@ class Concat:
             )
 
         return await self._requests.put_part(
-            self._key, self._name, upload_id, number, await self._fetch(part)
+            self._key, self._name, upload_id, number, await self._fetch(part), checksum=False
         )
 
     async def _fetch(self, part: JoinedPart) -> list[bytes]:

@@ -48,9 +48,12 @@ class RequestInfo:
 _CREDENTIALS = "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role of this machine"
 _REGION = "the bucket {bucket} is in another region; set `region` of [s3] in the configuration, or AWS_REGION"
 
+_UNKNOWN_KEY = "{endpoint} does not know the access key" + _CREDENTIALS
+
 _CONFIGURATION = {
     "NoSuchBucket": "there is no bucket {bucket} at {endpoint}; make it, or correct its name",
-    "InvalidAccessKeyId": "{endpoint} does not know the access key" + _CREDENTIALS,
+    "InvalidAccessKeyId": _UNKNOWN_KEY,
+    "XAdminUserNotFound": _UNKNOWN_KEY,
     "SignatureDoesNotMatch": "{endpoint} refuses the signature: the secret key does not belong to the "
     "access key" + _CREDENTIALS,
     "ExpiredToken": "the credentials for {endpoint} have expired; renew them",
@@ -79,6 +82,7 @@ _REFUSALS = {
     "NoSuchUpload": "the upload of {url} was aborted by another process",
     "BadDigest": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
     "InvalidDigest": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
+    "XAmzContentSHA256Mismatch": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
     "XAmzContentChecksumMismatch": "bytes of {url} were damaged on the way to {endpoint}, which stored "
     "nothing",
     "IncompleteBody": "bytes of {url} were lost on the way to {endpoint}, which stored nothing",
@@ -86,12 +90,8 @@ _REFUSALS = {
 """Temporary refusals: the request had no effect, and a retry may succeed."""
 
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientCapacity"}
-_FOLDER_CONFLICTS = {
-    "ObjectParentIsFile",
-    "XMinioParentIsObject",
-    "ExistingObjectIsDirectory",
-    "XMinioObjectExistsAsDirectory",
-}
+IS_FOLDER = {"ExistingObjectIsDirectory", "XMinioObjectExistsAsDirectory"}
+_FOLDER_CONFLICTS = {"ObjectParentIsFile", "XMinioParentIsObject", *IS_FOLDER}
 """Refusals of services on a file system, where a name cannot be an object and a folder of objects."""
 _MISSING = {"NoSuchKey"}
 """Codes about an object and not its bucket. A bare 404 may mean either (``S3Requests.head``)."""
@@ -213,8 +213,9 @@ def _answered(error: Any, request: RequestInfo) -> TierlogError:
 
 def _by_status(status: int, code: str) -> str | None:
     """For answers without a code: a HEAD has no body to contain one."""
-    if status == 409 and code not in {"", "409"}:
-        return None  # A conflict that a service has its own name for need not end by itself.
+    if status in {404, 409} and code not in {"", str(status)}:
+        # What a service has its own name for need be no missing bucket, and no conflict that ends by itself.
+        return None
 
     return {
         301: _CONFIGURATION["PermanentRedirect"],

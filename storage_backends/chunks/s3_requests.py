@@ -14,11 +14,12 @@ import io
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from typing import Any, Protocol
 
+import aiohttp
 import anyio
 import attrs
 from aiobotocore.config import AioConfig
@@ -27,9 +28,9 @@ from aiobotocore.session import get_session
 from botocore.loaders import create_loader
 
 from ..base.checksum import Buffer, crc32c
-from ..base.errors import ChunkNotFound, ChunkReadOnly, TierlogError, Unavailable
+from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, TierlogError, Unavailable
 from ..base.object_store import StoredObject
-from .s3_errors import RequestInfo, at_opening, code_of, mapped, status_of
+from .s3_errors import IS_FOLDER, RequestInfo, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
 from .s3_request_counts import S3RequestCounts
 
@@ -88,13 +89,22 @@ class S3Client(Protocol):
         """Where the client finds the service, among others."""
 
 
+class _Request(aiohttp.ClientRequest):
+    async def write_bytes(self, *arguments: Any, **options: Any) -> None:
+        # If a connection is closed just before it is used, aiohttp raises this in a task that nobody waits
+        # for, which would reach the loop's exception handler. Who waits for the answer gets an error anyway.
+        with suppress(aiohttp.ClientConnectionResetError):
+            await super().write_bytes(*arguments, **options)
+
+
 class _Session(AIOHTTPSession):  # type: ignore[misc]  # its class is of any type
-    """aiobotocore's HTTP session, without aiohttp's own retry. Uses two private names
+    """aiobotocore's HTTP session, without aiohttp's own retry. Uses three private names
     (``tests/storage_backends/chunks/s3/test_private_names.py``)."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session = await super()._get_session(proxy_url)
         session._retry_connection = False
+        session._request_class = _Request
         return session
 
 
@@ -111,7 +121,7 @@ class ObjectHead:
 class UploadedPart:
     tag: str
     checksum: str
-    """The part's CRC32C in base64, which the service has verified or computed; empty if it sent none."""
+    """The part's CRC32C in base64, which the service has verified; empty in an upload without checksums."""
 
 
 @attrs.frozen
@@ -336,9 +346,9 @@ class S3Requests:
 
     # --- multipart -------------------------------------------------------------------------------
 
-    async def begin_upload(self, key: str, name: str, put_id: str) -> str:
-        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id was lost (``uploads`` shows
-        it)."""
+    async def begin_upload(self, key: str, name: str, put_id: str, *, checksums: bool = True) -> str:
+        """The new upload's id. With ``checksums`` every part has one. After ``OutcomeUnknown`` there may be
+        an upload whose id was lost (``uploads`` shows it)."""
         return await self._ask(
             "create_multipart_upload",
             key,
@@ -347,27 +357,38 @@ class S3Requests:
             visible=True,
             Metadata={_ID: put_id},
             ContentType=_CONTENT,
-            ChecksumAlgorithm="CRC32C",
+            **({"ChecksumAlgorithm": "CRC32C"} if checksums else {}),
         )
 
     async def put_part(
-        self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]
+        self,
+        key: str,
+        name: str,
+        upload_id: str,
+        number: int,
+        data: Sequence[Buffer],
+        *,
+        checksum: bool = True,
     ) -> UploadedPart:
-        verified = _verified(_body(data))
+        """Without ``checksum`` the signature has the part's SHA-256 in its place, which costs more."""
+        body = _verified(_body(data))
+        if not checksum:
+            del body["ChecksumCRC32C"]
         return await self._ask(
             "upload_part",
             key,
             name,
-            lambda answer: UploadedPart(str(answer["ETag"]), verified["ChecksumCRC32C"]),
+            lambda answer: UploadedPart(str(answer["ETag"]), body.get("ChecksumCRC32C", "")),
             UploadId=upload_id,
             PartNumber=number,
-            **verified,
+            **body,
         )
 
     async def copy_part(
         self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int
     ) -> UploadedPart:
-        """A part that the service copies from a range of the object ``source``."""
+        """A part that the service copies from a range of the object ``source``, in an upload without
+        checksums."""
         return await self._ask(
             "upload_part_copy",
             key,
@@ -461,7 +482,27 @@ class S3Requests:
         async def call() -> T:
             return read(await ask())
 
-        return await self._run(call, self._request_info(operation, key, name, visible=visible))
+        try:
+            return await self._run(call, self._request_info(operation, key, name, visible=visible))
+        except InvalidArgument as error:
+            if code_of(error.__cause__ or error) in IS_FOLDER and not await self._is_folder(key):
+                raise Unavailable(
+                    f"{self._endpoint} removed a folder while s3://{self._bucket}/{key} was put into it, "
+                    f"and stored nothing"
+                ) from error
+            raise
+
+    async def _is_folder(self, key: str) -> bool:
+        """Whether a service on a file system has it as a folder of objects. It answers the same when it
+        removes the folder of a deleted object while another one is put there."""
+        return await self._ask(
+            "list_objects_v2",
+            "",
+            "",
+            lambda answer: bool(answer.get("Contents")),
+            Prefix=f"{key}/",
+            MaxKeys=1,
+        )
 
     async def _run(self, call: Call[T], request: RequestInfo) -> T:
         assert self._loop is not None, "the storage is open"
@@ -529,8 +570,7 @@ def _page(answer: Mapping[str, Any]) -> tuple[list[ListedObject], str | None]:
 
 
 def _copied_part(answer: Mapping[str, Any]) -> UploadedPart:
-    copied = answer["CopyPartResult"]
-    return UploadedPart(str(copied["ETag"]), str(copied.get("ChecksumCRC32C", "")))
+    return UploadedPart(str(answer["CopyPartResult"]["ETag"]), "")
 
 
 def _uploads_page(answer: Mapping[str, Any]) -> tuple[list[LeftUpload], dict[str, Any]]:

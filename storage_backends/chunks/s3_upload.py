@@ -27,16 +27,25 @@ MakePart: TypeAlias = Callable[[str, int], Awaitable[UploadedPart]]
 
 
 class Upload:
-    """Creates the chunk ``name`` as the object ``key``; with ``replaces`` in place of the one there."""
+    """Creates the chunk ``name`` as the object ``key``; with ``replaces`` in place of the one there. Without
+    ``checksums`` no part has one."""
 
     def __init__(
-        self, requests: S3Requests, key: str, name: str, put_id: str, *, replaces: bool = False
+        self,
+        requests: S3Requests,
+        key: str,
+        name: str,
+        put_id: str,
+        *,
+        replaces: bool = False,
+        checksums: bool = True,
     ) -> None:
         self._requests = requests
         self._key = key
         self._name = name
         self._put_id = put_id
         self._replaces = replaces
+        self._checksums = checksums
 
     async def run(self, parts: Sequence[MakePart], parallel: int) -> None:
         """Make ``parts``, up to ``parallel`` at a time, and the object of them. Raises ``ChunkExists``."""
@@ -77,7 +86,9 @@ class Upload:
         """The id of a new upload. After a failure none is left, so it is ``Unavailable``: uploads are
         invisible."""
         try:
-            return await self._requests.begin_upload(self._key, self._name, self._put_id)
+            return await self._requests.begin_upload(
+                self._key, self._name, self._put_id, checksums=self._checksums
+            )
         except OutcomeUnknown as error:
             await self._abort(self._key, _LOST)
             raise Unavailable(f"no upload was begun for chunk {self._name}: {error}") from error

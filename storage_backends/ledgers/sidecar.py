@@ -52,6 +52,7 @@ class SidecarService(LedgerService):
         self._program = program
         self._options = options
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._begun, self._closing = anyio.Event(), anyio.Event()
         self._starting = anyio.Lock()
         self._connection: SidecarConnection | None = None
         self._requests_before = 0
@@ -62,13 +63,14 @@ class SidecarService(LedgerService):
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until ``close`` or cancellation, which end the sidecar."""
         async with anyio.create_task_group() as self._tasks:
+            self._begun.set()
             task_status.started()
-            await anyio.sleep_forever()
+            await self._closing.wait()
+            self._tasks.cancel_scope.cancel()
 
     def close(self) -> None:
         """Let ``run`` end. Whatever is under way fails."""
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
+        self._closing.set()
 
     @property
     def requests(self) -> int:
@@ -85,8 +87,10 @@ class SidecarService(LedgerService):
             connection = self._connection
             if connection is not None and not connection.has_ended:
                 return connection
-            if self._tasks is None or self._tasks.cancel_scope.cancel_called:
+            if self._closing.is_set():
                 raise ClosedError("the connection to BookKeeper is closed")
+            await self._begun.wait()
+            assert self._tasks is not None
             self._requests_before = self.requests
             self._connection = None
             started_one: SidecarConnection = await self._tasks.start(self._serve)

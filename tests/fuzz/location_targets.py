@@ -7,9 +7,8 @@ import typer
 
 from fuzz.target import Target
 from tierlog.actors.cli.options import whole_number
-from tierlog.actors.folder.chunk_location import ChunkLocation
-from tierlog.actors.folder.chunk_location import _decode as decode_location
-from tierlog.actors.folder.chunk_location import _encode as encode_location
+from tierlog.actors.folder.chunk_location import ChunkLocation, decode_location, encode_location
+from tierlog.actors.folder.place import shared_location
 from tierlog.actors.gc.rules import creator_of, parse_chunk_name
 from tierlog.actors.settings.configuration import S3Config
 from tierlog.storage_backends.base.chunk_storage import can_begin_chunk_name
@@ -65,9 +64,22 @@ LOCATION_TARGETS = [
         encode=lambda location: str(location).encode(),
     ),
     Target(
+        "place of a store",
+        lambda data: shared_location(data.decode("latin-1")),
+        [b"s3://bucket/a/", b"bookkeeper://zk1:2181,[::1]:1/a/b"],
+        errors=(InvalidArgument,),
+        canonical=False,
+        encode=lambda location: str(location).encode(),
+        hostile=[b"bookkeeper://zk:" + b"9" * 5_000 + b"/a", b"bookkeeper://zk/a" + b"/a" * 5_000],
+    ),
+    Target(
         "record of the chunks' location",
         lambda data: decode_location(data, "chunks"),
-        [encode_location(_LOCATION), encode_location(ChunkLocation())],
+        [
+            encode_location(_LOCATION),
+            encode_location(ChunkLocation()),
+            encode_location(ChunkLocation("/shared")),
+        ],
         errors=(DataCorruption,),
         encode=encode_location,
         canonical=False,

@@ -61,10 +61,11 @@ EXEMPT = {
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
     "actors/settings/configuration_file.py load_config": "opens the file and hands its bytes "
     "to decode_config",
+    "journal/coordination/zookeeper.py RecordObjects.put": "any text but digits is no version",
     "actors/folder/identity.py _has_logs": "asks whether any folder has a number for its name, and uses none",
     "actors/folder/restore_folder.py _remake_wal": "asks the same, and takes the name as it is",
     "actors/store/opening.py StoreOpener._disk": "reads the id of an opening that this process has just made",
-    "actors/store/bucket.py BucketOpener.runtime": "as above",
+    "actors/store/shared.py SharedOpener.runtime": "as above",
     "storage_backends/base/world.py World.id_bytes": "reads an id that this process has just made",
     "actors/maintenance/restore.py _Restore._make_folder": "as above",
     "actors/store/recover.py Recovery.write": "as above",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,16 +12,24 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import httpx
 import pytest
 import quickstart as program
+import quickstart_engines
 from quickstart import Run, Segment, check_segment, read_input, split_text
+from quickstart_engines import S3Engine
+from s3_gateway import NoGateway
 
+import quickstart_options
 from chaos_parts.processes import RunError, Worker, processes_of_session
 from chaos_parts.service import OwnService, Victim
+from quickstart_options import extras, parse
+from support import bookkeeper
 from support import spark as support
 from support.leftovers import processes_with
 from support.live_service import SETTINGS
 from tierlog import events
+from tierlog.storage_backends.ledgers.installed import FOLDER_VARIABLE
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
 KILLED = b"with SIGKILL; the job goes on"
@@ -52,6 +61,29 @@ def verify(temporary: Path, text: Path, *arguments: str | Path) -> None:
         assert done.stdout.splitlines()[-1] == again
     verified = f"verified {size} bytes in 4 segments, 2 failovers, 0 lost"
     assert done.stdout.splitlines()[-last] == verified
+    assert_nothing_left(temporary)
+
+
+def verify_machines(temporary: Path, text: Path, place: str, *arguments: str) -> None:
+    """A run whose store two machines share."""
+    engine = place.partition(":")[0]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        str(SCRIPT),
+        f"--engine={engine}",
+        f"--input={text}",
+        *arguments,
+    ]
+    done = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(rf"the store is {place} on \w+", done.stdout)
+    assert len(re.findall(r"killed machine-[12] \(process \d+\) with SIGKILL", done.stdout)) == 1
+    *_, rate, verified = done.stdout.splitlines()
+    assert re.fullmatch(r"written at \S+ MB/s, failovers included, which took up to \d+\.\d\d s", rate)
+    assert verified == f"verified {text.stat().st_size} bytes in 4 segments, 2 failovers, 0 lost"
     assert_nothing_left(temporary)
 
 
@@ -96,6 +128,53 @@ def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -
     verify(tmp_path, text)
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(450)  # it may build the gateway
+def test_a_bucket_loses_nothing_when_one_of_two_machines_is_killed(text: Path, tmp_path: Path) -> None:
+    verify_machines(tmp_path, text, "s3://chunks/quickstart", "--no-spark")
+
+
+@pytest.mark.extended
+def test_bookkeeper_loses_nothing_when_one_of_two_machines_is_killed(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bookkeeper.installation().folder
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "data-home" / "tierlog").mkdir(parents=True)
+    (tmp_path / "data-home" / "tierlog" / "bookkeeper").symlink_to(folder)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data-home"))
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+
+    place = r"bookkeeper://127\.0\.0\.1:\d+/quickstart"
+    verify_machines(tmp_path / "temporary", text, place, "--no-spark")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(450)
+def test_spark_loses_nothing_in_a_bucket_when_a_machine_is_killed(text: Path, tmp_path: Path) -> None:
+    if reason := support.missing():
+        pytest.skip(reason)
+
+    verify_machines(tmp_path, text, "s3://chunks/quickstart")
+
+
+def test_where_no_gateway_can_be_had_the_tests_s3_server_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find() -> Path:
+        raise NoGateway("there is no `go`")
+
+    monkeypatch.setattr(quickstart_engines, "find_gateway", find)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    engine = S3Engine()
+    with engine.running(tmp_path / "s3"):
+        url = engine.config.split('"')[1]
+        assert engine.shown == f"the tests' S3 server, because there is no `go`, at {url}"
+        assert httpx.get(url).status_code == 403
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+
+
 # --- the input ----------------------------------------------------------------------------------
 
 
@@ -138,7 +217,7 @@ class FakeService:
         self._failovers = failovers
 
     async def settled(self) -> dict[str, Any]:
-        return {"failovers": self._failovers}
+        return {"failovers": self._failovers, "failover_seconds": [0.2, 0.3][: self._failovers]}
 
     async def owner(self, segment: str) -> Victim:
         self.owners.append(segment)
@@ -162,7 +241,7 @@ async def test_the_owner_of_the_segment_is_killed_once_in_the_middle() -> None:
 
     assert killed == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert service.owners == ["s"]
-    assert await run.failovers() == 2
+    assert await run.failovers() == (2, 0.3)
 
 
 async def test_fewer_failovers_than_lost_containers_are_an_error() -> None:
@@ -285,6 +364,12 @@ def test_ctrl_c_ends_hosts_and_clients_and_removes_the_folder(text: Path, tmp_pa
     interrupt(tmp_path, text, "--no-spark")
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(450)
+def test_ctrl_c_ends_machines_and_gateway_and_removes_their_folders(text: Path, tmp_path: Path) -> None:
+    interrupt(tmp_path, text, "--no-spark", "--engine=s3")
+
+
 @pytest.mark.long
 def test_ctrl_c_ends_java_too(text: Path, tmp_path: Path) -> None:
     if reason := support.missing():
@@ -313,6 +398,8 @@ def test_ctrl_c_during_the_imports_ends_it_silently(tmp_path: Path) -> None:
     [
         (("--input", "no-such-file"), "no-such-file does not exist"),
         (("--keep", "."), "exists already"),
+        (("--engine", "tape"), "invalid choice: 'tape'"),
+        (("--engine", "s3", "--lose-wal"), "only with --engine local"),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -323,3 +410,21 @@ def test_wrong_arguments_are_refused(
 
     assert ended.value.code == 2
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, has_gateway, needed",
+    [
+        ("--no-spark", False, "run"),
+        ("", False, "spark"),
+        ("--engine=s3", True, "spark,s3"),
+        ("--engine=s3 --no-spark", True, "s3"),
+        ("--engine=s3 --no-spark", False, "s3,s3-server"),
+        ("--engine=bookkeeper", False, "spark,bookkeeper"),
+    ],
+)
+def test_only_what_is_needed_is_installed(
+    arguments: str, has_gateway: bool, needed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quickstart_options, "can_be_had", lambda: has_gateway)
+    assert extras(parse(arguments.split())) == needed

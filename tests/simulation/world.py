@@ -25,9 +25,10 @@ from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import StoreFolder
 from tierlog.actors.settings.configuration import StoreConfig
-from tierlog.actors.store.bucket import identify_in_bucket
+from tierlog.actors.store.bucket import refuse_others
 from tierlog.actors.store.opening import identify
 from tierlog.actors.store.runtime import RuntimeParts, serve
+from tierlog.actors.store.shared import identify_shared
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.coordination.objects import ObjectCoordination
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
@@ -162,7 +163,8 @@ class Site:
             return await identify(files, FOLDER, count, config, world)
         if self.kind.wal is WalKind.BUCKET:
             coordination = ObjectCoordination(objects, "", world)
-            return await identify_in_bucket(objects, coordination, count, config, world)
+            begin = partial(refuse_others, objects, coordination, world)
+            return await identify_shared(coordination, begin, count, config, world)
 
         return StoreIdentity(b"simulated-store.", folder.log_id, self.kind.containers, int(BEGIN * 1000))
 

@@ -1,5 +1,5 @@
 """Several machines on one: each is processes with a working folder and a loopback address of their own. The
-bucket is all that they share."""
+store's place is all that they share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -33,8 +33,9 @@ PLACE = f"s3://{BUCKET}/{PREFIX}"
 class JoinedHost:
     """A process of `tierlog host --join`."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, name: str, place: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
+        self.place = place
         self.process = process
         self._log = log
 
@@ -98,6 +99,9 @@ class SyncSupervisor(SyncOwnService):
 class Machines:
     disks: Path
     server: S3Server
+    place: str = PLACE
+    environment: Mapping[str, str] = {}
+    """What the place needs."""
 
     def supervise(self, address: str, *arguments: str, **settings: str) -> SyncSupervisor:
         log = self.disks / f"supervisor-at-{address}-{time.monotonic_ns()}.log"
@@ -107,7 +111,7 @@ class Machines:
     def host(self, name: str, address: str, *arguments: str, **settings: str) -> JoinedHost:
         log = self.disks / f"{name}-{time.monotonic_ns()}.log"
         command = [f"--id={name}", f"--listen={address}:0", *arguments]
-        return JoinedHost(name, self._start("host", log, address, command, settings), log)
+        return JoinedHost(name, self.place, self._start("host", log, address, command, settings), log)
 
     def _start(
         self, kind: str, log: Path, address: str, arguments: list[str], settings: dict[str, str]
@@ -118,13 +122,14 @@ class Machines:
         environment: dict[str, Any] = {
             **SETTINGS,
             **os.environ,
+            **self.environment,
             "TIERLOG_CHUNK_CACHE_PATH": str(folder),
             "TIERLOG_S3_ENDPOINT": endpoint,
             **{f"TIERLOG_SERVER_{name.upper()}": value for name, value in settings.items()},
         }
         with log.open("wb") as errors:
             return subprocess.Popen(
-                [*TIERLOG, kind, f"--join={PLACE}", *arguments],
+                [*TIERLOG, kind, f"--join={self.place}", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -169,5 +174,5 @@ def joined_line(host: JoinedHost) -> str:
     """What it prints once a supervisor has welcomed it."""
     assert host.process.stdout is not None
     line = host.process.stdout.readline().decode()
-    assert re.fullmatch(rf"joined {re.escape(PLACE)} as {host.name} at http://\S+\n", line), host.log
+    assert re.fullmatch(rf"joined {re.escape(host.place)} as {host.name} at http://\S+\n", line), host.log
     return line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import Any
@@ -37,17 +37,23 @@ class _PlainSession(s3_requests._Session):
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Server]:
-    """The server, and an environment in which an AWS client finds its credentials and nothing of this
-    machine's own."""
+def s3_clients(variables: Mapping[str, str]) -> Iterator[None]:
+    """AWS clients find these variables and nothing of this machine's own, and speak no TLS."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    environment = mock.patch.dict(os.environ, own | nowhere | AWS_ENVIRONMENT, clear=True)
-    with environment, mock.patch.object(s3_requests, "_Session", _PlainSession), S3Server() as server:
+    environment = mock.patch.dict(os.environ, {**own, **nowhere, **variables}, clear=True)
+    with environment, mock.patch.object(s3_requests, "_Session", _PlainSession):
+        yield
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """The server, and an environment in which an AWS client finds its credentials."""
+    with s3_clients(AWS_ENVIRONMENT), S3Server() as server:
         yield server
 
 

@@ -1,8 +1,8 @@
 """The S3 server of the tests: moto behind an HTTP front of our own that injects faults.
 
 moto decides what buckets, objects and uploads are. The front adds what moto lacks and chunk storage relies
-on: writes at an offset, the age of uploads, small pages, refused credentials, compared checksums; and it
-fails as a test asks, down to a connection that is cut in the middle of a body.
+on: writes at an offset, the age of uploads, small pages, refused credentials, checksums that are required and
+compared; and it fails as a test asks, down to a connection that is cut in the middle of a body.
 
 ::
 
@@ -18,6 +18,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from types import TracebackType
@@ -105,6 +106,8 @@ class S3Server:
         self._state: Any = s3_backends["123456789012"]["aws"]
         self._begun: dict[str, float] = {}
         """When each upload was begun, in seconds of the wall clock."""
+        self._with_sums: set[str] = set()
+        """The uploads whose parts have checksums."""
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._http = _Http(("127.0.0.1", 0), _Connection)
@@ -133,6 +136,7 @@ class S3Server:
         with self._lock:
             self._state.reset()
             self._begun.clear()
+            self._with_sums.clear()
             self._faults.clear()
             self.seen.clear()
             self.page_size = 1000
@@ -208,8 +212,8 @@ class S3Server:
             return _refusal(403, "InvalidAccessKeyId")
         if BUCKET not in self._state.buckets or environ["PATH_INFO"].split("/")[1] != BUCKET:
             return _refusal(404, "NoSuchBucket")
-        if environ.pop("HTTP_X_AMZ_CHECKSUM_CRC32C", _checksum(body)) != _checksum(body):
-            return _refusal(400, "BadDigest")
+        if refusal := self._check_sums(operation, environ, body):
+            return refusal
         if operation == "HeadBucket":
             return Answer(200)  # without the region, which would have botocore follow a redirection
         if operation == "ListMultipartUploads":
@@ -225,10 +229,28 @@ class S3Server:
             body = (before.value if before else b"") + body
             for name, value in before.metadata.items() if before else ():
                 environ[f"HTTP_X_AMZ_META_{name.upper().replace('-', '_')}"] = value
-        known = set(self.uploads())
+        known, has_sums = set(self.uploads()), "HTTP_X_AMZ_CHECKSUM_ALGORITHM" in environ
         answer = self._ask_moto(environ, body)
-        self._begun |= dict.fromkeys(set(self.uploads()) - known, time.time())
+        begun = set(self.uploads()) - known
+        self._begun |= dict.fromkeys(begun, time.time())
+        self._with_sums |= begun if has_sums else set()
         return answer
+
+    def _check_sums(self, operation: str, environ: dict[str, Any], body: bytes) -> Answer | None:
+        """Each body has a checksum or is signed; in an upload all parts have a checksum, or none does."""
+        sent = environ.pop("HTTP_X_AMZ_CHECKSUM_CRC32C", None)
+        if sent not in {None, _checksum(body)}:
+            return _refusal(400, "BadDigest")
+        signed = environ.get("HTTP_X_AMZ_CONTENT_SHA256", "")
+        if signed != sha256(body).hexdigest() and not (sent and signed == "UNSIGNED-PAYLOAD"):
+            return _refusal(400, "XAmzContentSHA256Mismatch")
+        has_sums = dict(parse_qsl(environ["QUERY_STRING"])).get("uploadId", "") in self._with_sums
+        if operation == "UploadPart" and has_sums != bool(sent):
+            return _refusal(400, "InvalidRequest")
+        if operation == "CompleteMultipartUpload":
+            parts, sums = body.count(b"<PartNumber>"), body.count(b"<ChecksumCRC32C>")
+            return None if sums == (parts if has_sums else 0) else _refusal(400, "InvalidRequest")
+        return None
 
     def _ask_moto(self, environ: dict[str, Any], body: bytes) -> Answer:
         environ |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}

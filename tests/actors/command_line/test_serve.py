@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from support.command_line import is_one_line, piped
+from support.command_line import Run, is_one_line, piped
 from tierlog.actors.cli.serve import _announce
 from tierlog.actors.gateway.server.listener import ServerAddress
 from tierlog.actors.supervisor.supervisor import Supervisor
@@ -49,3 +50,25 @@ def test_a_service_is_not_started_with_a_chunk_cache_among_its_files(folder: Pat
     done = piped(folder, b"", "serve", "--listen=127.0.0.1:0", f"--config={config}")
     assert (done.code, "chunk_cache.path: 'wal' is the folder" in done.err) == (1, True)
     assert not folder.exists()
+
+
+def test_a_store_on_bookkeeper_names_the_command_that_installs_what_is_missing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch(mode=0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{java.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("TIERLOG_BOOKKEEPER_FOLDER", str(tmp_path / "nothing"))
+    done = run("serve", "bookkeeper://127.0.0.1:1/stores/first", "--listen=127.0.0.1:0")
+    assert (done.code, done.out) == (1, "")
+    assert is_one_line(done.err)
+    assert "run `tierlog bookkeeper install`" in done.err
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["segment", "ls"], ["segment", "create", "app/events"]])
+def test_other_commands_take_the_service_of_a_store_on_bookkeeper(run: Run, command: list[str]) -> None:
+    done = run(*command, "--data=bookkeeper://zk1:2181/stores/first")
+    assert (done.code, done.out) == (1, "")
+    assert "other commands take its service, --url" in done.err

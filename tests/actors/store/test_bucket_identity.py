@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from functools import partial
+
 import pytest
 
 from support.call_faults import CallFault, FaultKind
 from support.faulty_objects import FaultyObjects
-from support.memory_objects import Bucket
+from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog import DataCorruption, StoreConfig, StoreMismatch, Unavailable
 from tierlog.actors.folder.identity import StoreIdentity
-from tierlog.actors.store.bucket import identify_in_bucket
+from tierlog.actors.store.bucket import refuse_others
+from tierlog.actors.store.shared import identify_shared
+from tierlog.journal.coordination.contract import IDENTITY
 from tierlog.journal.coordination.objects import ObjectCoordination, ObjectCoordinationOptions
 from tierlog.storage_backends.base.errors import OutcomeUnknown
+from tierlog.storage_backends.base.object_store import ListedKey, ObjectStore
 
 pytestmark = pytest.mark.anyio
 
@@ -22,9 +28,10 @@ HASTY = ObjectCoordinationOptions(patience=-1.0)
 REQUESTS_MAX = 20
 
 
-async def identify(objects: FaultyObjects, options: ObjectCoordinationOptions = PATIENT) -> StoreIdentity:
+async def identify(objects: ObjectStore, options: ObjectCoordinationOptions = PATIENT) -> StoreIdentity:
     coordination = ObjectCoordination(objects, "", WORLD, options)
-    return await identify_in_bucket(objects, coordination, None, StoreConfig(), WORLD)
+    begin = partial(refuse_others, objects, coordination, WORLD)
+    return await identify_shared(coordination, begin, None, StoreConfig(), WORLD)
 
 
 async def test_an_opening_has_as_many_requests_as_are_tried() -> None:
@@ -78,3 +85,17 @@ async def test_other_objects_beside_it_are_no_obstacle() -> None:
     bucket = Bucket()
     bucket.put("readme", b"x", "")
     assert (await identify(FaultyObjects(bucket))).containers == StoreConfig().containers
+
+
+async def test_who_finds_the_logs_of_a_store_that_another_process_has_just_made_opens_that_one() -> None:
+    bucket = Bucket()
+
+    class Overtaken(MemoryObjects):
+        async def list(self, prefix: str) -> AsyncGenerator[ListedKey, None]:
+            if IDENTITY not in bucket.objects:
+                await identify(MemoryObjects(bucket))
+                bucket.put("wal/0000/register", b"x", "")
+            async for each in super().list(prefix):
+                yield each
+
+    assert await identify(Overtaken(bucket)) == await identify(MemoryObjects(bucket))

@@ -118,7 +118,7 @@ def test_hosts_that_start_while_the_bucket_is_away_wait_for_it(
         # With which an opening begins; the supervisor lists nothing.
         machines.server.fail(Fault("ListObjectsV2", drop=True, times=1000))
         os.kill(service.pids()["host-0"], signal.SIGKILL)
-        wait_until(lambda: service.log.count('"event": "bucket_unavailable"') >= 2, "it asks again", 20)
+        wait_until(lambda: service.log.count('"event": "store_unavailable"') >= 2, "it asks again", 20)
         machines.server.heal()
         service.settle()
         assert service.errors == []
@@ -129,7 +129,7 @@ def test_a_host_that_waits_for_the_bucket_ends_on_a_signal(machines: Machines) -
         service.settle()
         machines.server.fail(Fault("ListObjectsV2", drop=True, times=1000))
         os.kill(service.pids()["host-0"], signal.SIGKILL)
-        wait_until(lambda: '"event": "bucket_unavailable"' in service.log, "it waits", 20)
+        wait_until(lambda: '"event": "store_unavailable"' in service.log, "it waits", 20)
         assert service.stop() == 0
 
 

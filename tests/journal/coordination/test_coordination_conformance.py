@@ -8,12 +8,14 @@ from random import Random
 import pytest
 from simulation.file_layer import SimulatedDisk, SimulatedFiles
 
+from support.memory_ledgers import Cluster, MemoryLedgers
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder
 from tierlog.journal.coordination.contract import Coordination
 from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.journal.coordination.zookeeper import ZooKeeperCoordination
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.coordination_conformance import CoordinationConformance
 
@@ -27,6 +29,15 @@ class TestCoordinationInObjects(CoordinationConformance):
 
     async def make_coordination(self) -> Coordination:
         return ObjectCoordination(MemoryObjects(self.bucket), "store/", WORLD)
+
+
+class TestCoordinationInZooKeeper(CoordinationConformance):
+    @pytest.fixture(autouse=True)
+    def _cluster(self) -> None:
+        self.cluster = Cluster()
+
+    async def make_coordination(self) -> Coordination:
+        return ZooKeeperCoordination(MemoryLedgers(self.cluster), "/store", WORLD)
 
 
 class TestLocalCoordinationOnRealFiles(CoordinationConformance):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 import pytest
 import trio.testing
 
-from support.call_faults import KINDS_AND_DELAYS, CallFault, FaultKind
+from support.call_faults import KINDS_AND_DELAYS, CallFault, CallFaults, FaultKind
+from support.faulty_ledgers import FaultyLedgers
 from support.faulty_objects import FaultyObjects
+from support.memory_ledgers import Cluster, MemoryLedgers
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Coordination, LeaseHeld
@@ -21,6 +25,7 @@ from tierlog.journal.coordination.objects import (
     ObjectCoordination,
     ObjectCoordinationOptions,
 )
+from tierlog.journal.coordination.zookeeper import RecordObjects
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
@@ -208,6 +213,7 @@ async def refused(coordination: Coordination) -> None:
 
 
 REQUESTS_MAX = 40
+Service: TypeAlias = Callable[[CallFault], tuple[ObjectStore, ObjectStore, CallFaults]]
 
 
 class Life:
@@ -258,24 +264,37 @@ async def test_a_life_has_as_many_requests_as_are_tried(bucket: Bucket) -> None:
     assert 25 < len(objects.asked) <= REQUESTS_MAX
 
 
+def in_bucket(fault: CallFault) -> tuple[ObjectStore, ObjectStore, CallFaults]:
+    """Objects with the fault and without it."""
+    faulty = FaultyObjects(Bucket(), fault)
+    return faulty, MemoryObjects(faulty.bucket), faulty.faults
+
+
+def in_zookeeper(fault: CallFault) -> tuple[ObjectStore, ObjectStore, CallFaults]:
+    faulty = FaultyLedgers(Cluster(), fault)
+    sound = RecordObjects(MemoryLedgers(faulty.cluster), "/stores/first")
+    return RecordObjects(faulty, "/stores/first"), sound, faulty.faults
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("options", [PATIENT, HASTY], ids=["repeated", "fatal"])
 @pytest.mark.parametrize(("kind", "delay"), KINDS_AND_DELAYS)
+@pytest.mark.parametrize("service", [in_bucket, in_zookeeper])
 async def test_no_fault_of_one_request_sets_a_value_twice(
-    kind: FaultKind, delay: int, options: ObjectCoordinationOptions
+    service: Service, kind: FaultKind, delay: int, options: ObjectCoordinationOptions
 ) -> None:
     for at in range(1, REQUESTS_MAX + 1):
-        objects = FaultyObjects(Bucket(), CallFault(at, kind, delay))
-        life = Life(objects, options)
+        faulty, sound, faults = service(CallFault(at, kind, delay))
+        life = Life(faulty, options)
         await life.live()
-        objects.settle()
+        faults.settle()
         assert life.values == sorted(set(life.values))
-        found = await on(MemoryObjects(objects.bucket)).load(TERM)
+        found = await on(sound).load(TERM)
         assert int(found.data.split()[0] if found else 0) >= max(life.values, default=0)
         # The lease is one whole record, whose holder or whose end is known.
-        lease = objects.bucket.objects.get("store/leases/supervisor")
+        lease = await on(sound).load("leases/supervisor")
         if lease is not None:
-            assert decode_lease(lease[0], "lease").holder in {"first", "second"}
+            assert decode_lease(lease.data, "lease").holder in {"first", "second"}
         if options is PATIENT:
             assert life.values == [1, 2, 3, 4, 5]
 

@@ -50,6 +50,32 @@ async def test_a_lost_reply_of_an_append_is_checked_once_and_stays_unknown(
     assert (await storage.info("a")).length == (6 if applied else 3)
 
 
+async def test_a_service_that_ignores_offsets_is_found_out_before_it_replaces_what_there_is(
+    storage: S3ChunkStorage, server: S3Server
+) -> None:
+    await storage.create_with_content("b", [b"acked"])
+    server.fail(Fault("PutObject", without_header="x_amz_write_offset_bytes", times=100))
+    with pytest.raises(Unsupported, match=r"remove `append` of \[s3\]"):
+        await storage.write("b", 5, [b" and more"])
+    assert await storage.read("b", 0, 100) == b"acked"
+
+    server.heal()
+    assert await storage.write("b", 5, [b" and more"]) == 14
+    assert list(server.objects()) == ["store/a", "store/b"]
+
+
+async def test_what_a_trial_without_an_answer_leaves_is_no_chunk(
+    storage: S3ChunkStorage, server: S3Server
+) -> None:
+    server.fail(Fault("PutObject", applied=True, drop=True))
+    with pytest.raises(Unavailable, match="whether .* accepts appends is unknown"):
+        await storage.write("a", 0, [b"abc"])
+
+    assert await storage.write("a", 0, [b"abc"]) == 3
+    assert len(server.objects()) == 2
+    assert [each.name async for each in storage.list("")] == ["a"]
+
+
 async def test_a_refused_append_left_the_chunk_as_it_was(storage: S3ChunkStorage, server: S3Server) -> None:
     server.fail(Fault("PutObject", refuse=(503, "SlowDown")))
     with pytest.raises(Unavailable):

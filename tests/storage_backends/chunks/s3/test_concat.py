@@ -56,6 +56,17 @@ async def test_ranges_of_all_sizes_become_one_object(storage: S3ChunkStorage, se
     assert not server.uploads()
 
 
+async def test_the_checksum_that_a_service_answers_of_a_copied_part_is_not_used(
+    storage: S3ChunkStorage, server: S3Server
+) -> None:
+    """It may be that of the whole source, here of an object of two parts."""
+    answered = b"</ETag><ChecksumCRC32C>fLN3eQ==-2</ChecksumCRC32C>"
+    server.fail(Fault("UploadPartCopy", edit=lambda body: body.replace(b"</ETag>", answered)))
+
+    assert await storage.concat("joined", RANGES) == len(JOINED)
+    assert server.objects()["store/joined"] == JOINED
+
+
 async def test_a_malformed_answer_to_a_copy_leaves_nothing(storage: S3ChunkStorage, server: S3Server) -> None:
     server.fail(Fault("UploadPartCopy", edit=lambda body: body.replace(b"ETag", b"Tag")))
     with pytest.raises(Unavailable, match="no valid answer to upload_part_copy .* it has no 'ETag'"):

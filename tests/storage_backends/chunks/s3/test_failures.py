@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import attrs
 import pytest
+from aiohttp.http_writer import StreamWriter
 
 from support.patience import ATTEMPTS, scaled, succeeds
 from support.s3 import s3_storage
@@ -84,7 +85,10 @@ REFUSALS = [
     ((400, "ExpiredToken"), Unavailable, "renew them"),
     ((400, "RequestTimeout"), Unavailable, "too slowly"),
     ((400, "BadDigest"), Unavailable, "stored nothing"),
+    ((400, "XAmzContentSHA256Mismatch"), Unavailable, "stored nothing"),
     ((400, "SomethingNew"), Unavailable, "refuses put_object .*SomethingNew"),
+    ((404, "XAdminUserNotFound"), Unavailable, "set AWS_ACCESS_KEY_ID"),
+    ((404, "SomethingNew"), Unavailable, "refuses put_object .*SomethingNew"),
     ((404, "NoSuchBucket"), Unavailable, "there is no bucket chunks at http://127.0.0.1"),
     ((301, "PermanentRedirect"), Unavailable, "set `region` of"),
     ((507, "XMinioStorageFull"), StorageFull, "make room there"),
@@ -112,6 +116,39 @@ async def test_a_refusal_explains_what_happened_and_what_to_do(
     # The bucket is as it was, and the storage goes on.
     assert not await storage.exists("new")
     assert await create(storage) == len(DATA)
+
+
+@pytest.mark.parametrize("code", ["ExistingObjectIsDirectory", "XMinioObjectExistsAsDirectory"])
+async def test_a_name_that_is_a_folder_is_distinguished_from_one_whose_folder_is_being_removed(
+    storage: S3ChunkStorage, server: S3Server, code: str
+) -> None:
+    server.fail(Fault("PutObject", refuse=(409, code), times=2))
+    with pytest.raises(Unavailable, match="removed a folder while"):
+        await create(storage)
+
+    server.put("store/new/below", b"x")
+    with pytest.raises(InvalidArgument, match="it is a folder of objects"):
+        await create(storage)
+
+
+async def test_a_connection_that_closes_before_a_request_is_sent_is_nobody_elses_error(
+    storage: S3ChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's exception handler, which fails this test, sees what a task raised that nobody waits for."""
+    send_headers = StreamWriter.send_headers
+
+    def send_to_closing(self: StreamWriter) -> None:
+        assert self.transport is not None
+        self.transport.close()
+        send_headers(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamWriter, "send_headers", send_to_closing)
+        with pytest.raises(OutcomeUnknown):
+            await create(storage)
+    gc.collect()
+    await anyio.lowlevel.checkpoint()
+    assert not await storage.exists("new")
 
 
 @pytest.mark.parametrize(

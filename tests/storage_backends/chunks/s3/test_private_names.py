@@ -1,5 +1,5 @@
 """The private names of libraries that the S3 storage uses, because nothing public turns off the retry on a
-kept connection. ``pyproject.toml`` bounds the versions of both libraries."""
+kept connection, or gives the class of requests. ``pyproject.toml`` bounds the versions of both libraries."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def test_aiobotocore_makes_its_session_in_the_method_that_is_overridden() -> Non
     assert list(inspect.signature(AIOHTTPSession._get_session).parameters) == ["self", "proxy_url"]
 
 
-def test_aiohttp_reads_the_attribute_that_is_set() -> None:
+def test_aiohttp_reads_the_attributes_that_are_set() -> None:
     async def read() -> None:
         async with aiohttp.ClientSession() as session:
             assert session._retry_connection is True
+            assert session._request_class is aiohttp.ClientRequest
 
     anyio.run(read)
 
@@ -39,7 +40,7 @@ def test_no_other_private_name_is_used() -> None:
     defined = set().union(*map(_defined, nodes))
     used = {name for node in nodes for name in _used(node, defined)}
     documented = {"os._exit"}  # public in spite of its name
-    assert used - documented == {"_get_session", "_retry_connection", "_thread"}
+    assert used - documented == {"_get_session", "_request_class", "_retry_connection", "_thread"}
 
 
 def _product() -> Iterator[Path]:
