@@ -15,7 +15,7 @@ from typing import Self
 
 from tierlog.storage_backends.ledgers.install import compile_program
 from tierlog.storage_backends.ledgers.installed import CLIENT, SERVER, Installation, JavaProgram
-from tierlog.storage_backends.ledgers.java import find_java
+from tierlog.storage_backends.ledgers.java_runtime import find_java
 
 _SOURCE = Path(__file__).with_name("BookKeeperService.java")
 _START_SECONDS = 60.0

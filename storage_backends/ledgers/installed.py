@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from ..base.errors import ConfigError
-from .java import find_java
+from .java_runtime import find_java
 from .process import HEAP_MB, SidecarProgram
 
 FOLDER_VARIABLE = "TIERLOG_BOOKKEEPER"

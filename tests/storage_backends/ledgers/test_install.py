@@ -30,7 +30,7 @@ from tierlog.storage_backends.ledgers.installed import (
     find_program,
     sidecar,
 )
-from tierlog.storage_backends.ledgers.java import check_java, find_java
+from tierlog.storage_backends.ledgers.java_runtime import check_java, find_java
 
 pytestmark = pytest.mark.anyio
 
@@ -59,26 +59,26 @@ def serving() -> Iterator[Mirror]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, wanted = self.path.removeprefix("/maven/"), self.headers.get("Range", "")
-            mirror.asked.append((path, wanted))
-            if path not in mirror.files:
+            served.asked.append((path, wanted))
+            if path not in served.files:
                 self.send_error(404)
                 return
             start = int(wanted[6:-1]) if wanted else 0
-            data = mirror.files[path][start:]
+            data = served.files[path][start:]
             self.send_response(206 if wanted else 200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data[: mirror.cut])
+            self.wfile.write(data[: served.cut])
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    mirror = Mirror(f"http://127.0.0.1:{server.server_port}/maven")
+    served = Mirror(f"http://127.0.0.1:{server.server_port}/maven")
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield mirror
+        yield served
     finally:
         server.shutdown()
         thread.join()
@@ -89,8 +89,8 @@ def serving() -> Iterator[Mirror]:
 def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
     monkeypatch.setattr(installed, "artifacts", lambda: LIST)
     monkeypatch.setattr(module, "artifacts", lambda: LIST)
-    with serving() as mirror:
-        yield mirror
+    with serving() as served:
+        yield served
 
 
 async def fetch(folder: Path, mirror: Mirror, *groups: str) -> list[tuple[int, int]]:
@@ -154,7 +154,7 @@ def test_the_list_pins_every_file() -> None:
 
 
 def test_what_is_missing_is_named_java_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tierlog.storage_backends.ledgers.java.find_spec", lambda name: None)
+    monkeypatch.setattr("tierlog.storage_backends.ledgers.java_runtime.find_spec", lambda name: None)
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no Java 17 or newer"):
