@@ -13,7 +13,7 @@ import trio
 
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from tierlog.storage_backends.base.errors import OutcomeUnknown
-from tierlog.storage_backends.base.ledger_service import Quorum
+from tierlog.storage_backends.base.ledger_service import Ledger, Quorum
 
 from .faults import LEDGER_CHANGES, Faults, Target
 from .gates import Gate
@@ -45,13 +45,14 @@ class SimulatedLedgers(MemoryLedgers):
         self._made: list[MemoryLedger] = []
         self._sidecar_ended = trio.Event()
 
-    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> MemoryLedger:
+    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:
         return self._note(await super().create_ledger(quorum, metadata))
 
-    async def open_ledger(self, ledger: int, *, recover: bool) -> MemoryLedger:
+    async def open_ledger(self, ledger: int, *, recover: bool) -> Ledger:
         return self._note(await super().open_ledger(ledger, recover=recover))
 
-    def _note(self, ledger: MemoryLedger) -> MemoryLedger:
+    def _note(self, ledger: Ledger) -> Ledger:
+        assert isinstance(ledger, MemoryLedger)
         self._made.append(ledger)
         return ledger
 

@@ -164,11 +164,11 @@ class MemoryLedgers(LedgerService):
     async def count_bookies(self) -> int:
         return await self._ask("count", lambda: self.cluster.bookies)
 
-    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> MemoryLedger:
+    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:
         ledger = await self._ask("create_ledger", lambda: self.cluster.create_ledger(quorum, metadata))
         return MemoryLedger(self, ledger, LedgerDescription(-1, 0, False, dict(metadata)))
 
-    async def open_ledger(self, ledger: int, *, recover: bool) -> MemoryLedger:
+    async def open_ledger(self, ledger: int, *, recover: bool) -> Ledger:
         def open_() -> LedgerDescription:
             if recover:
                 self.cluster.recover(ledger)
