@@ -55,6 +55,8 @@ class HeartbeatWriter:
         self._monitor = monitor
         self._waiting: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
         self._beating = False
+        self._repeats = True
+        """Whether each heartbeat has the statistics, also those that are as before."""
         self._thread = threading.Thread(target=self._run, name="tierlog-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -62,8 +64,10 @@ class HeartbeatWriter:
         self._connection.settimeout(WRITE_SECONDS)
         self._thread.start()
 
-    def begin_heartbeats(self) -> None:
-        """Begin with heartbeats, now that the supervisor has set the interval."""
+    def begin_heartbeats(self, version: int) -> None:
+        """Begin with heartbeats, now that the supervisor has set the interval and speaks ``version``."""
+        # A supervisor of the release before takes missing statistics for none.
+        self._repeats = version < 2
         self._beating = True
 
     def send(self, report: Report) -> None:
@@ -94,6 +98,7 @@ class HeartbeatWriter:
         """Write until ``stop``; False if the connection broke."""
         clock = self._monitor.clock
         due, sequence = clock(), 0
+        sent: Mapping[str, Any] | None = None
         while True:
             try:
                 # A report wakes it at once; without one the next heartbeat is due.
@@ -104,9 +109,9 @@ class HeartbeatWriter:
                 if not self._beating:
                     continue
                 sequence += 1
-                report = Heartbeat(
-                    sequence, self._monitor.lag, self._monitor.statistics, self._monitor.leaving
-                )
+                found = self._monitor.statistics
+                news = {} if found is sent and not self._repeats else found
+                report, sent = Heartbeat(sequence, self._monitor.lag, news, self._monitor.leaving), found
             if report is None:
                 return True
             try:

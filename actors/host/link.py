@@ -196,7 +196,7 @@ class Link:
 
         self.term, self._grace, self._monitor.interval = message.term, message.grace, message.heartbeat
         self._writer = writer
-        writer.begin_heartbeats()
+        writer.begin_heartbeats(message.version)
         self.welcomed.set()
         _log.info("supervisor_connected", term=message.term)
         return True

@@ -147,12 +147,13 @@ class ContainerLocations:
         self._version = 0
 
     def update(self, owners: Owners) -> None:
+        urls = {**self._urls, **owners.urls} if owners.is_part else owners.urls
         # What is served here is known better: what ended since would lead requests from this host to itself.
-        self._urls = {index: url for index, url in owners.urls.items() if url != self._own_url}
+        self._urls = {index: url for index, url in urls.items() if url != self._own_url}
         self._version += 1
 
     def url_of(self, index: int) -> str | None:
-        return self._urls.get(index)
+        return self._urls.get(index) or None
 
     def map(self) -> ContainerMap:
         """The map of all containers. Only those served here have an epoch, which decides while there is no
@@ -162,7 +163,7 @@ class ContainerLocations:
         return ContainerMap(
             self._version,
             tuple(
-                ContainerAssignment(index, urls.get(index), epochs.get(index))
+                ContainerAssignment(index, urls.get(index) or None, epochs.get(index))
                 for index in range(self._runtime.containers)
             ),
             self._runtime.store.append_bytes_max,

@@ -1,8 +1,17 @@
-"""The assignment of one container to a host, and the table of its phases."""
+"""The assignment of one container to a host, the table of its phases, and all assignments of a store, found
+by host and phase.
+
+A supervisor of many containers looks for few of them at each event, so no event may cost a scan of all.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from enum import Enum
+from heapq import heappop, heappush
+from typing import overload
 
 import attrs
 
@@ -66,11 +75,20 @@ ASSIGNMENT_PHASES: StateTable[AssignmentPhase, AssignmentEvent] = StateTable(
 )
 
 
-@attrs.define
+_NONE: AbstractSet[int] = frozenset()
+HAS_HOST = (AssignmentPhase.OPENING, AssignmentPhase.SERVING, AssignmentPhase.CLOSING)
+"""A host was ordered to serve it."""
+WITHHELD = (AssignmentPhase.FENCED, AssignmentPhase.QUARANTINED)
+"""It stays closed until an operator releases it."""
+
+
+@attrs.define(eq=False)
 class Assignment:
-    """Which host should serve a container, and how far that is."""
+    """Which host should serve a container, and how far that is. Phase and host change in ``step`` only."""
 
     index: int
+    _note: Callable[[Assignment, AssignmentPhase, str], None] = attrs.field(repr=False)
+    """Called after each step, with the phase and the host before."""
     phase: AssignmentPhase = AssignmentPhase.UNASSIGNED
     host: str = ""
     epoch: int = 0
@@ -103,12 +121,12 @@ class Assignment:
     @property
     def has_host(self) -> bool:
         """Whether a host was ordered to serve it."""
-        return self.phase in (AssignmentPhase.OPENING, AssignmentPhase.SERVING, AssignmentPhase.CLOSING)
+        return self.phase in HAS_HOST
 
     @property
     def is_withheld(self) -> bool:
         """Whether it stays closed until an operator releases it."""
-        return self.phase in (AssignmentPhase.FENCED, AssignmentPhase.QUARANTINED)
+        return self.phase in WITHHELD
 
     @property
     def absence(self) -> str:
@@ -123,12 +141,114 @@ class Assignment:
     def is_served_by(self, host_id: str) -> bool:
         return self.phase is AssignmentPhase.SERVING and self.host == host_id
 
-    def step(self, event: AssignmentEvent, now: float) -> bool:
+    def step(self, event: AssignmentEvent, now: float, host: str | None = None) -> bool:
         """Note an event; returns whether it is legal in the phase. If not, it is late or repeated, and
-        changes nothing."""
+        changes nothing. ``host``: the one that has it from now on; None if that stays."""
         after = ASSIGNMENT_PHASES.find(self.phase, event)
         if after is None:
             return False
 
+        phase, before = self.phase, self.host
         self.phase, self.since = after, now
+        if host is not None:
+            self.host = host
+        self._note(self, phase, before)
         return True
+
+
+class Assignments(Sequence[Assignment]):
+    """Those of all containers, by index."""
+
+    def __init__(self, count: int, now: float) -> None:
+        self._all = [Assignment(index, self._note, since=now) for index in range(count)]
+        self._found: defaultdict[tuple[AssignmentPhase, str], set[int]] = defaultdict(set)
+        self._counts = dict.fromkeys(AssignmentPhase, 0)
+        self._loads: Counter[str] = Counter()
+        self._pauses: list[tuple[float, int]] = []
+        """A heap: when the pauses of those without a host end."""
+        self.changed: set[int] = set()
+        """Those that took a step. Who reads it empties it."""
+        self.steps = 0
+        """How many steps were taken."""
+        for assignment in self._all:
+            self._add(assignment)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, index: int) -> Assignment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Assignment]: ...
+
+    def __getitem__(self, index: int | slice) -> Assignment | list[Assignment]:
+        return self._all[index]
+
+    def count(self, phase: AssignmentPhase) -> int:
+        """How many are in the phase."""
+        return self._counts[phase]
+
+    @property
+    def withheld(self) -> int:
+        """How many stay closed until an operator releases them."""
+        return sum(self._counts[phase] for phase in WITHHELD)
+
+    @property
+    def unserved(self) -> int:
+        """How many have no owner but should have one."""
+        return len(self._all) - self._counts[AssignmentPhase.SERVING] - self.withheld
+
+    def of(self, host: str, phase: AssignmentPhase) -> AbstractSet[int]:
+        """The indexes of those of the host that are in the phase."""
+        return self._found.get((phase, host), _NONE)
+
+    def load(self, host: str) -> int:
+        """How many the host was ordered to serve."""
+        return self._loads[host]
+
+    def held(self, host: str) -> list[Assignment]:
+        """Those that the host was ordered to serve."""
+        indexes = sorted(index for phase in HAS_HOST for index in self.of(host, phase))
+        return [self._all[index] for index in indexes]
+
+    def wait(self, assignment: Assignment) -> None:
+        """``due`` of one without a host has changed."""
+        heappush(self._pauses, (assignment.due, assignment.index))
+
+    def take_due(self, now: float) -> list[int]:
+        """Those without a host whose pause has ended, each at least once."""
+        found = []
+        while self._pauses and self._pauses[0][0] <= now:
+            _, index = heappop(self._pauses)
+            if self._all[index].phase is AssignmentPhase.UNASSIGNED and self._all[index].due <= now:
+                found.append(index)
+        return found
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next pause ends, of one that may have a host by now."""
+        return self._pauses[0][0] if self._pauses else None
+
+    def _note(self, assignment: Assignment, phase: AssignmentPhase, host: str) -> None:
+        found = self._found[phase, host]
+        found.discard(assignment.index)
+        # Joined hosts have ever new ids.
+        if not found:
+            del self._found[phase, host]
+        self._counts[phase] -= 1
+        if phase in HAS_HOST:
+            self._loads[host] -= 1
+            if not self._loads[host]:
+                del self._loads[host]
+        self._add(assignment)
+        self.changed.add(assignment.index)
+        self.steps += 1
+
+    def _add(self, assignment: Assignment) -> None:
+        self._found[assignment.phase, assignment.host].add(assignment.index)
+        self._counts[assignment.phase] += 1
+        if assignment.has_host:
+            self._loads[assignment.host] += 1
+        if assignment.phase is AssignmentPhase.UNASSIGNED:
+            self.wait(assignment)

@@ -26,6 +26,13 @@ class ForgetHost:
 
 
 @attrs.frozen
+class CutHost:
+    """It joined, and is silent: orders that have not reached it must not do so when it is back."""
+
+    host: str
+
+
+@attrs.frozen
 class DrainHost:
     """It serves no container any more, or the fleet stops: let it finish and exit."""
 
@@ -46,4 +53,4 @@ class CloseContainer:
     request: int
 
 
-Command = SpawnHost | KillHost | ForgetHost | DrainHost | OpenContainer | CloseContainer
+Command = SpawnHost | KillHost | ForgetHost | CutHost | DrainHost | OpenContainer | CloseContainer

@@ -21,13 +21,11 @@ import attrs
 
 from ..kernel.backoff import Backoff
 from ..kernel.exits import ExitKind
-from .assignment import Assignment, AssignmentEvent, AssignmentPhase
-from .commands import CloseContainer, Command, DrainHost, ForgetHost, KillHost, SpawnHost
+from .assignment import HAS_HOST, Assignment, AssignmentEvent, AssignmentPhase, Assignments
+from .commands import CloseContainer, Command, CutHost, DrainHost, ForgetHost, KillHost, SpawnHost
 from .hosts import Host, HostEvent, HostPhase, joined_id_refusal
 from .placement import Placement
 
-AVOIDED_SECONDS = 300.0
-"""How long a container is not opened on the host on which it failed, if there is another one."""
 PERMANENT_FAILURES = frozenset({"corrupt", "mismatch", "poisoned"})
 """Kinds of failure that no other attempt can repair."""
 HOUR = 3600.0
@@ -76,7 +74,7 @@ class Fleet:
         self.options = options
         self.hosts = {host: Host(host, start_due=now + options.adoption, since=now) for host in sorted(hosts)}
         self.hosts |= {host: Host(host, joined=True, since=now) for host in sorted(awaited)}
-        self.assignments = [Assignment(index, since=now) for index in range(containers)]
+        self.assignments = Assignments(containers, now)
         self.stopping = False
         self._random = random
         self._placement = Placement(self.hosts, self.assignments, options.failovers_max)
@@ -139,13 +137,15 @@ class Fleet:
         if host.killed:
             return [KillHost(host_id, pid)]
 
+        if (host.pid, host.instance) != (pid, instance):
+            self._placement.trust(host_id)
         host.pid, host.url, host.last_heard = pid, url, now
         host.instance, host.machine = instance, machine
         host.step(HostEvent.HELLO, now)
         # V11: it lost its connection, or was not done in time, and its orders with it.
         if joined and self._drained.pop(host_id, None) == instance:
             host.step(HostEvent.DRAIN, now)
-        for assignment in self._placement.held(host_id):
+        for assignment in self.assignments.held(host_id):
             if assignment.index not in served:
                 self._placement.lose(assignment, now)
         closes = [
@@ -254,6 +254,7 @@ class Fleet:
         # What was tried before says nothing about this ownership.
         assignment.epoch, assignment.failures, assignment.reason = epoch, 0, ""
         assignment.step(AssignmentEvent.OPENED, now)
+        self._placement.trust(host_id)
         return self._next_orders(now)
 
     def failed(
@@ -271,8 +272,7 @@ class Fleet:
     def closed(self, host_id: str, index: int, now: float) -> list[Command]:
         assignment = self.assignments[index]
         if assignment.host == host_id and assignment.phase is AssignmentPhase.CLOSING:
-            assignment.step(AssignmentEvent.CLOSED, now)
-            assignment.host = ""
+            assignment.step(AssignmentEvent.CLOSED, now, "")
         return self._next_orders(now)
 
     def fenced(self, host_id: str, index: int, epoch: int, reason: str, now: float) -> list[Command]:
@@ -285,20 +285,20 @@ class Fleet:
         if epoch < assignment.newest_epoch:
             return self._fail(index, "fenced", reason, now)
 
-        assignment.host, assignment.reason = "", reason
-        assignment.step(AssignmentEvent.FENCED, now)
+        assignment.reason = reason
+        assignment.step(AssignmentEvent.FENCED, now, "")
         return []
 
     def move(self, index: int, host_id: str, now: float) -> list[Command]:
         """An operator's order. Raises ``ValueError`` if the host cannot take the container now."""
         self._check_move(index, host_id)
-        self.assignments[index].pinned_to = host_id
+        self._placement.pin(self.assignments[index], host_id)
         return self.release(index, now)
 
     def unpin(self, index: int, now: float) -> list[Command]:
         """An operator takes the last ``move`` of the container back. It moves again only if balance needs it
         (rule V9)."""
-        self.assignments[index].pinned_to = ""
+        self._placement.pin(self.assignments[index], "")
         return self._next_orders(now)
 
     def release(self, index: int, now: float) -> list[Command]:
@@ -307,6 +307,7 @@ class Fleet:
         assignment.failures, assignment.crashes, assignment.due = 0, 0, now
         assignment.avoided_until = now
         assignment.step(AssignmentEvent.RELEASED, now)
+        self.assignments.wait(assignment)
         return self._next_orders(now)
 
     def _check_move(self, index: int, host_id: str) -> None:
@@ -339,7 +340,9 @@ class Fleet:
         match host.phase:
             # Its containers go elsewhere first; it is killed or forgotten if it stays silent.
             case HostPhase.STARTING | HostPhase.SERVING:
-                return self._silence(host, now)
+                # V2: what waits on its way would fence the next owners.
+                cut = [CutHost(host.id)] if host.joined else []
+                return [*cut, *self._silence(host, now)]
             case _ if host.joined:
                 return self._forget(host, now)
             case HostPhase.DOWN:
@@ -386,7 +389,7 @@ class Fleet:
             if (
                 host.phase is HostPhase.DRAINING
                 and not host.exit_ordered
-                and (keeps or not self._placement.held(host.id))
+                and (keeps or not self.assignments.load(host.id))
             ):
                 host.exit_ordered = True
                 commands.append(DrainHost(host.id))
@@ -395,7 +398,7 @@ class Fleet:
     def _more_hosts_may_report(self) -> bool:
         """Whether to wait with orders until more hosts have reported what they serve. At a fresh start all
         are awaited, also those that join: containers given to the first would move to the others."""
-        fresh = not any(assignment.host for assignment in self.assignments)
+        fresh = not any(self.assignments.count(phase) for phase in HAS_HOST)
         if fresh and all(host.joined for host in self.hosts.values()):
             return True
         awaited = (HostPhase.DOWN, HostPhase.STARTING) if fresh else (HostPhase.DOWN,)
@@ -415,7 +418,7 @@ class Fleet:
 
     def _lose(self, host: Host, now: float) -> list[Command]:
         """Its containers need another host, whatever it still believes about them."""
-        for assignment in self._placement.held(host.id):
+        for assignment in self.assignments.held(host.id):
             self._placement.lose(assignment, now)
             if assignment.crashes >= self.options.crashes_max:
                 assignment.reason = f"its host exited {assignment.crashes} times in a row while it opened"
@@ -423,7 +426,7 @@ class Fleet:
         return self._next_orders(now)
 
     def _count_crashes(self, host: Host) -> None:
-        for assignment in self._placement.held(host.id):
+        for assignment in self.assignments.held(host.id):
             assignment.crashes = assignment.crashes + 1 if assignment.phase is AssignmentPhase.OPENING else 0
 
     def _opened_late(self, host_id: str, assignment: Assignment, epoch: int, now: float) -> list[Command]:
@@ -439,8 +442,8 @@ class Fleet:
             and epoch > assignment.epoch
             and self.hosts[host_id].accepts_containers
         ):
-            assignment.host, assignment.epoch, assignment.reason = host_id, epoch, ""
-            assignment.step(AssignmentEvent.ADOPTED, now)
+            assignment.epoch, assignment.reason = epoch, ""
+            assignment.step(AssignmentEvent.ADOPTED, now, host_id)
             return self._next_orders(now)
         # Nobody waits for it: without this order it would serve a container that is placed elsewhere.
         return [CloseContainer(host_id, assignment.index, 0)]
@@ -454,25 +457,20 @@ class Fleet:
         known = assignment.host in ("", host.id) or (
             assignment.phase is AssignmentPhase.SERVING and epoch > assignment.epoch
         )
-        if not known or not assignment.step(AssignmentEvent.ADOPTED, now):
+        if not known or not assignment.step(AssignmentEvent.ADOPTED, now, host.id):
             return assignment.host == host.id
 
-        assignment.host, assignment.epoch, assignment.newest_epoch = (
-            host.id,
-            epoch,
-            max(assignment.newest_epoch, epoch),
-        )
+        assignment.epoch, assignment.newest_epoch = epoch, max(assignment.newest_epoch, epoch)
         return True
 
     def _fail(self, index: int, kind: str, reason: str, now: float) -> list[Command]:
         assignment = self.assignments[index]
         if kind == ExitKind.FAILED.value:
             # V8: the fault may be the host's own, which may have no descriptors left.
-            assignment.failed_on, assignment.avoided_until = assignment.host, now + AVOIDED_SECONDS
-        assignment.host, assignment.reason = "", reason
+            self._placement.avoid(assignment, now)
+        assignment.reason = reason
         assignment.due = now + self.options.retry.delay(assignment.failures, self._random)
         assignment.failures += 1
-        assignment.step(
-            AssignmentEvent.DAMAGED if kind in PERMANENT_FAILURES else AssignmentEvent.FAILED, now
-        )
+        event = AssignmentEvent.DAMAGED if kind in PERMANENT_FAILURES else AssignmentEvent.FAILED
+        assignment.step(event, now, "")
         return self._next_orders(now)

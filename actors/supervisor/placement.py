@@ -1,44 +1,47 @@
 """Which host should serve which container, and the orders that lead there.
 
 A container without a host is opened as soon as one accepts it. A move, for balance or because its host
-drains, closes the container first and waits until all others are served, so that no container is closed for
-balance while another has no host (rule V9). After a crash, a container whose opening may have caused it opens
-alone, so that no other is blamed (rule V8).
+drains, closes the container first. One in fifty containers at most, or one, is without an owner by moves, and
+none while as many have none for another reason (rule V9). After a crash, a container whose opening may have
+caused it opens alone, so that no other is blamed (rule V8).
+
+Nothing here scans all containers: an event costs time for each host, and for what it changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from .assignment import Assignment, AssignmentEvent, AssignmentPhase
-from .balance import balance
+from .assignment import Assignment, AssignmentEvent, AssignmentPhase, Assignments
+from .balance import Room, shares
 from .commands import CloseContainer, OpenContainer
 from .hosts import Host
 
 MINUTE = 60.0
+AVOIDED_SECONDS = 300.0
+"""How long a container is not opened on the host on which it failed, if there is another one."""
+MOVED_AT_ONCE = 50
+"""Of so many containers one may be without an owner for a move. A host that drains, of two or more, so hands
+over in at most fifty rounds."""
 
 
 class Placement:
-    def __init__(
-        self, hosts: Mapping[str, Host], assignments: Sequence[Assignment], failovers_max: int
-    ) -> None:
+    def __init__(self, hosts: Mapping[str, Host], assignments: Assignments, failovers_max: int) -> None:
         self._hosts = hosts
         self._assignments = assignments
         self._failovers_max = failovers_max
         self._requests = 0
         self._ordered_at = float("-inf")
+        self._ready: set[int] = set()
+        """Those whose pause has ended and that no host could take."""
+        self._pinned: set[int] = set()
+        self._troubled: dict[str, float] = {}
+        """Hosts on which an opening failed, and none succeeded since: until when they get no moves."""
         self.failovers = 0
         self.not_before = float("-inf")
         """No orders before this time: hosts of an earlier supervisor may still report what they serve."""
         self.stopping = False
-
-    def held(self, host_id: str) -> list[Assignment]:
-        """The containers that the host was ordered to serve."""
-        return [
-            assignment
-            for assignment in self._assignments
-            if assignment.host == host_id and assignment.has_host
-        ]
 
     def lose(self, assignment: Assignment, now: float) -> None:
         """Its host is lost. It is opened elsewhere at once, unless that happened too often lately."""
@@ -46,21 +49,30 @@ class Placement:
         assignment.due = (
             now if len(assignment.failovers) <= self._failovers_max else assignment.failovers[0] + MINUTE
         )
-        assignment.host = ""
-        assignment.step(AssignmentEvent.HOST_LOST, now)
+        assignment.step(AssignmentEvent.HOST_LOST, now, "")
         self.failovers += 1
+
+    def pin(self, assignment: Assignment, host_id: str) -> None:
+        """An operator chose the host; empty: the placement chooses again."""
+        assignment.pinned_to = host_id
+        (self._pinned.add if host_id else self._pinned.discard)(assignment.index)
+
+    def avoid(self, assignment: Assignment, now: float) -> None:
+        """It failed on its host."""
+        assignment.failed_on, assignment.avoided_until = assignment.host, now + AVOIDED_SECONDS
+        self._troubled[assignment.host] = assignment.avoided_until
+
+    def trust(self, host_id: str) -> None:
+        """It opened a container, or is another process now."""
+        self._troubled.pop(host_id, None)
 
     def dues(self) -> Iterator[float]:
         """When the pauses end that had not ended at the last ``orders``."""
         if any(host.accepts_containers for host in self._hosts.values()):
-            waiting = (
-                max(assignment.due, self.not_before)
-                for assignment in self._assignments
-                if assignment.phase is AssignmentPhase.UNASSIGNED
-            )
-            avoided = (assignment.avoided_until for assignment in self._assignments)
+            waiting, troubled = self._assignments.next_due, min(self._troubled.values(), default=None)
+            dues = [] if waiting is None else [max(waiting, self.not_before)]
             # Those that had ended by then would ask for a tick at once, forever.
-            yield from (due for due in (*waiting, *avoided) if due > self._ordered_at)
+            yield from (due for due in (*dues, troubled) if due is not None and due > self._ordered_at)
 
     def orders(self, now: float) -> Iterator[OpenContainer | CloseContainer]:
         self._ordered_at = now
@@ -69,82 +81,121 @@ class Placement:
         if self.stopping or now < self.not_before:
             return
 
+        self._ready = {
+            index
+            for index in {*self._ready, *self._assignments.take_due(now)}
+            if self._assignments[index].phase is AssignmentPhase.UNASSIGNED
+            and self._assignments[index].due <= now
+        }
+        self._troubled = {host: until for host, until in self._troubled.items() if until > now}
+        moves = max(1, len(self._assignments) // MOVED_AT_ONCE) - self._assignments.unserved
         accepting = [host.id for host in self._hosts.values() if host.accepts_containers]
-        targets = self._targets(accepting, now)
-        for assignment in self._assignments:
-            if (
-                assignment.phase is AssignmentPhase.UNASSIGNED
-                and assignment.due <= now
-                and assignment.index in targets
-                and self._may_open(assignment, targets)
-            ):
-                yield self._open(assignment, targets[assignment.index], now)
-        # One at a time (V9).
-        closing = self._next_to_close(targets)
-        if closing is not None:
-            self._requests += 1
-            closing.step(AssignmentEvent.CLOSE_ORDERED, now)
-            yield CloseContainer(closing.host, closing.index, self._requests)
+        if not accepting or not (self._ready or moves > 0):
+            return
 
-    def _targets(self, accepting: list[str], now: float) -> dict[int, str]:
-        """The host of each container that should have one; empty if no host accepts any."""
-        pinned = {
-            assignment.index: assignment.pinned_to
-            for assignment in self._assignments
-            if assignment.pinned_to in accepting
-        }
-        for assignment in self._assignments:
-            # V8: elsewhere if there is another host, else where it failed.
-            others = [host for host in accepting if host != assignment.failed_on]
-            if others and assignment.failed_on in accepting and now < assignment.avoided_until:
-                pinned[assignment.index] = self._elsewhere(assignment, others)
-        current = {
-            assignment.index: assignment.host for assignment in self._assignments if assignment.has_host
-        }
-        free = [
-            assignment.index
-            for assignment in self._assignments
-            if not assignment.is_withheld and assignment.index not in pinned
-        ]
-        return balance(free, accepting, current) | {
-            index: host for index, host in pinned.items() if not self._assignments[index].is_withheld
-        }
+        pins = dict(self._pins(accepting, now))
+        loads = {host: self._assignments.load(host) for host in accepting}
+        for index in pins:
+            if self._assignments[index].host in loads:
+                loads[self._assignments[index].host] -= 1
+        withheld_pins = sum(self._assignments[index].is_withheld for index in pins)
+        free = len(self._assignments) - self._assignments.withheld - (len(pins) - withheld_pins)
+        targets = shares(free, loads)
+        if self._ready:
+            yield from self._openings(accepting, pins, Room(loads, targets), now)
+        # V9: a move interrupts a container, and those that have no host at all go first.
+        elif moves > 0:
+            for assignment in islice(self._misplaced(pins, loads, targets, now), moves):
+                self._requests += 1
+                assignment.step(AssignmentEvent.CLOSE_ORDERED, now)
+                yield CloseContainer(assignment.host, assignment.index, self._requests)
 
-    def _elsewhere(self, assignment: Assignment, others: list[str]) -> str:
-        """Where it is, or the host with the fewest."""
-        if assignment.has_host and assignment.host in others:
-            return assignment.host
-        # The name decides between equals, so that the same state always gives the same orders.
-        return min(others, key=lambda host: (len(self.held(host)), host))
+    def _pins(self, accepting: Sequence[str], now: float) -> Iterator[tuple[int, str]]:
+        """The hosts that an operator chose, and that can have their containers now."""
+        for index in self._pinned:
+            pinned_to = self._assignments[index].pinned_to
+            avoided = self._avoided(self._assignments[index], accepting, now)
+            if pinned_to in accepting and pinned_to != avoided:
+                yield index, pinned_to
 
-    def _may_open(self, assignment: Assignment, targets: Mapping[int, str]) -> bool:
-        """A container that crashed hosts opens alone on its host."""
-        beside = [
-            other for other in self.held(targets[assignment.index]) if other.phase is AssignmentPhase.OPENING
-        ]
-        # If the host exits again, it is known which container was the cause.
-        return not beside or not (assignment.crashes or any(other.crashes for other in beside))
+    def _avoided(self, assignment: Assignment, accepting: Sequence[str], now: float) -> str:
+        """The host on which it is not opened now: the one on which it failed, if there is another one
+        (V8)."""
+        is_avoided = now < assignment.avoided_until and accepting != [assignment.failed_on]
+        return assignment.failed_on if is_avoided else ""
+
+    def _openings(
+        self, accepting: Sequence[str], pins: Mapping[int, str], room: Room, now: float
+    ) -> Iterator[OpenContainer]:
+        hopeless = set()
+        for index in sorted(self._ready):
+            assignment = self._assignments[index]
+            avoided = self._avoided(assignment, accepting, now)
+            kind = (pins.get(index), avoided, assignment.crashes > 0)
+            # What one like it did not find, when fewer were being opened, this one does not find either.
+            if kind in hopeless:
+                continue
+            fits = self._fitting(assignment, avoided)
+            target: str | None
+            if index in pins:
+                target = pins[index] if fits(pins[index]) else None
+            elif (target := room.take(fits)) is None and avoided:
+                # The host with the fewest, above its share.
+                others = (host for host in accepting if fits(host))
+                target = min(others, key=lambda host: (self._assignments.load(host), host), default=None)
+            if target is None:
+                hopeless.add(kind)
+            else:
+                self._ready.discard(index)
+                yield self._open(assignment, target, now)
+
+    def _fitting(self, assignment: Assignment, avoided: str) -> Callable[[str], bool]:
+        """Whether it may be opened on a host now. One that crashed hosts opens alone."""
+
+        def fits(host: str) -> bool:
+            # If the host exits again, it is known which container was the cause.
+            beside = self._assignments.of(host, AssignmentPhase.OPENING)
+            return host != avoided and not (
+                beside and (assignment.crashes or any(self._assignments[other].crashes for other in beside))
+            )
+
+        return fits
 
     def _open(self, assignment: Assignment, host_id: str, now: float) -> OpenContainer:
         self._requests += 1
-        assignment.host, assignment.request = host_id, self._requests
-        assignment.step(AssignmentEvent.ORDERED, now)
+        assignment.request = self._requests
+        assignment.step(AssignmentEvent.ORDERED, now, host_id)
         return OpenContainer(host_id, assignment.index, assignment.request)
 
-    def _next_to_close(self, targets: Mapping[int, str]) -> Assignment | None:
-        """One container that should be elsewhere; None while another is being opened or closed."""
-        # V9: a move interrupts a container, and one that has no host at all goes first.
-        if any(
-            assignment.phase in (AssignmentPhase.UNASSIGNED, AssignmentPhase.OPENING, AssignmentPhase.CLOSING)
-            for assignment in self._assignments
-        ):
-            return None
-
-        return next(
-            (
-                assignment
-                for assignment in self._assignments
-                if assignment.host != targets.get(assignment.index, assignment.host) and assignment.host
-            ),
-            None,
-        )
+    def _misplaced(
+        self, pins: Mapping[int, str], loads: Mapping[str, int], targets: Mapping[str, int], now: float
+    ) -> Iterator[Assignment]:
+        """Those that are served, and should be elsewhere."""
+        serving, accepting = AssignmentPhase.SERVING, list(loads)
+        for index, host in sorted(pins.items()):
+            if self._assignments[index].phase is serving and self._assignments[index].host != host:
+                yield self._assignments[index]
+        for host in self._hosts:
+            if host not in loads:
+                for index in sorted(self._assignments.of(host, serving)):
+                    if index not in pins:
+                        yield self._assignments[index]
+        # V8: a host on which openings fail gets no other containers for balance.
+        room = {
+            host: targets[host] - load
+            for host, load in loads.items()
+            if load < targets[host] and host not in self._troubled
+        }
+        left = sum(room.values()) - self._assignments.count(AssignmentPhase.CLOSING)
+        for host, load in loads.items():
+            closing = self._assignments.of(host, AssignmentPhase.CLOSING)
+            excess = load - targets[host] - sum(index not in pins for index in closing)
+            if excess <= 0 or left <= 0:
+                continue
+            for index in sorted(self._assignments.of(host, serving) - pins.keys(), reverse=True):
+                # One that avoids all the room there is would be moved again and again.
+                if left > room.get(self._avoided(self._assignments[index], accepting, now), 0):
+                    yield self._assignments[index]
+                    excess, left = excess - 1, left - 1
+                if excess <= 0 or left <= 0:
+                    break

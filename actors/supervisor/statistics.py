@@ -6,7 +6,8 @@ All of it is made from the fleet on request, except for the histogram of failove
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,7 +16,7 @@ from ...storage_backends.base.statistics import counter, gauge, label, state
 from ...storage_backends.chunks.s3_request_counts import S3RequestStatistics
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..kernel.loop_lag import EventLoopStatistics
-from .assignment import Assignment, AssignmentPhase
+from .assignment import WITHHELD, Assignment, AssignmentPhase
 from .fleet import Fleet
 from .hosts import Host, HostPhase
 
@@ -77,17 +78,16 @@ class FailoverTimes:
         self.recent: list[float] = []
         self._seen: dict[int, float] = {}
 
-    def note(self, assignments: Sequence[Assignment], now: float) -> None:
-        """Note the failovers that ended since the last call."""
-        for assignment in assignments:
-            # A failover is counted once, whatever happens to the container later.
-            if (
-                assignment.phase is AssignmentPhase.SERVING
-                and assignment.failovers
-                and self._seen.get(assignment.index) != assignment.failovers[-1]
-            ):
-                self._seen[assignment.index] = assignment.failovers[-1]
-                self._add(now - assignment.failovers[-1])
+    def note(self, assignment: Assignment, now: float) -> None:
+        """Note a failover that has ended."""
+        # A failover is counted once, whatever happens to the container later.
+        if (
+            assignment.phase is AssignmentPhase.SERVING
+            and assignment.failovers
+            and self._seen.get(assignment.index) != assignment.failovers[-1]
+        ):
+            self._seen[assignment.index] = assignment.failovers[-1]
+            self._add(now - assignment.failovers[-1])
 
     def _add(self, seconds: float) -> None:
         self.counts[bisect_left(_BUCKETS, seconds)] += 1
@@ -126,6 +126,16 @@ class HostFacts:
     requests: S3RequestStatistics | None = None
     """Likewise: its process's requests to the bucket, if there is one."""
 
+    def learn(self, statistics: Mapping[str, Any]) -> None:
+        """Those of a heartbeat."""
+        containers = statistics.get("containers")
+        if isinstance(containers, dict):
+            self.containers = {
+                int(index): facts for index, facts in containers.items() if isinstance(facts, dict)
+            }
+        self.storage = storage_health(statistics.get("storage"))
+        self.requests = requests_of(statistics.get("requests"))
+
 
 def storage_health(found: object) -> dict[str, str]:
     """The health of long-term storage out of a heartbeat; what is missing counts as healthy.
@@ -152,6 +162,16 @@ def container_map(fleet: Fleet, version: int, append_bytes_max: int, now: float)
     return ContainerMap(version, assignments, append_bytes_max)
 
 
+def map_end(fleet: Fleet, now: float) -> float:
+    """Until when a map of ``now`` is right if nothing happens."""
+    ends = (
+        fleet.assignments[index].since + _ADOPTION_SECONDS
+        for phase in WITHHELD
+        for index in fleet.assignments.of("", phase)
+    )
+    return min((end for end in ends if end > now), default=inf)
+
+
 def url_of(fleet: Fleet, index: int) -> str | None:
     """The URL of the container's host; None if none serves it."""
     assignment = fleet.assignments[index]
@@ -160,11 +180,8 @@ def url_of(fleet: Fleet, index: int) -> str | None:
 
 def owners(fleet: Fleet) -> dict[int, str]:
     """The URL of each container that is served."""
-    return {
-        assignment.index: fleet.hosts[assignment.host].url
-        for assignment in fleet.assignments
-        if assignment.phase is AssignmentPhase.SERVING
-    }
+    found = ((assignment.index, url_of(fleet, assignment.index)) for assignment in fleet.assignments)
+    return {index: url for index, url in found if url}
 
 
 def _assignment(fleet: Fleet, assignment: Assignment, now: float) -> ContainerAssignment:
@@ -210,7 +227,7 @@ class View:
             AssignmentStatistics(assignment.index, assignment.phase.value, assignment.epoch)
             for assignment in self.fleet.assignments
         )
-        serving = sum(assignment.phase is AssignmentPhase.SERVING for assignment in self.fleet.assignments)
+        serving = self.fleet.assignments.count(AssignmentPhase.SERVING)
         hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
         return SupervisorStatistics(
             self.term,
@@ -239,12 +256,9 @@ class View:
         names = (field.name for field in attrs.fields(S3RequestStatistics))
         return dict(zip(names, map(sum, columns), strict=True))
 
-    def _held(self, host: Host) -> list[int]:
-        return [assignment.index for assignment in self.fleet.assignments if assignment.host == host.id]
-
     def _host_statistics(self, host: Host) -> SupervisedHostStatistics:
         facts = self.facts[host.id]
-        held, health = len(self._held(host)), facts.storage["state"]
+        held, health = self.fleet.assignments.load(host.id), facts.storage["state"]
         return SupervisedHostStatistics(
             host.id, host.phase.value, held, host.lag, health, facts.starts, facts.exits
         )
@@ -260,7 +274,7 @@ class View:
             "joined": host.joined,
             "lag_seconds": round(host.lag, 4),
             "phase_seconds": max(0.0, round(self.now - host.since, 3)),
-            "containers": self._held(host),
+            "containers": [assignment.index for assignment in self.fleet.assignments.held(host.id)],
             "starts": facts.starts,
             "exits": facts.exits,
             "last_exit": facts.last_exit,

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from random import Random
-from typing import Any
 
 import anyio
 import anyio.abc
@@ -43,6 +42,7 @@ from .assignment import AssignmentPhase
 from .commands import (
     CloseContainer,
     Command,
+    CutHost,
     DrainHost,
     ForgetHost,
     KillHost,
@@ -62,7 +62,6 @@ from .control.messages import (
     Message,
     Open,
     Opened,
-    Owners,
     ProtocolError,
     Refuse,
     Unanswered,
@@ -72,15 +71,14 @@ from .control.messages import (
 from .fleet import Fleet, FleetOptions
 from .hosts import HostPhase
 from .joins import Joins
+from .owner_news import OwnerNews
 from .processes import HostProcess, spawn
 from .statistics import (
     FailoverTimes,
     HostFacts,
     View,
     container_map,
-    owners,
-    requests_of,
-    storage_health,
+    map_end,
 )
 from .term import Term, superseded
 
@@ -144,6 +142,9 @@ class Supervisor:
         self._watched: set[HostProcess] = set()
         self._connections: dict[str, Connection] = {}
         self._owners: dict[int, tuple[str, int]] = {}
+        self._news = OwnerNews(self.fleet, self._connections)
+        self._map: ContainerMap | None = None
+        self._map_known: tuple[int, int, float] = (0, 0, 0)
         self._stops = 0
         self._loop_lag = LoopLag()
         self._planned = math.inf
@@ -173,6 +174,7 @@ class Supervisor:
                 self._tasks.start_soon(self._joins.publish)
                 self._tasks.start_soon(self._greet_joined)
             self._tasks.start_soon(self._run_timers)
+            self._tasks.start_soon(self._news.run)
             self._tasks.start_soon(self._loop_lag.watch)
             self._tasks.start_soon(self._check_term)
             self._begin()
@@ -234,9 +236,8 @@ class Supervisor:
     @property
     def is_ready(self) -> bool:
         """Whether every container is served."""
-        return not self._stops and all(
-            assignment.phase is AssignmentPhase.SERVING for assignment in self.fleet.assignments
-        )
+        assignments = self.fleet.assignments
+        return not self._stops and assignments.count(AssignmentPhase.SERVING) == len(assignments)
 
     @property
     def is_stopping(self) -> bool:
@@ -245,10 +246,7 @@ class Supervisor:
     @property
     def is_settled(self) -> bool:
         """Whether every container is served, fenced or quarantined."""
-        return all(
-            assignment.phase is AssignmentPhase.SERVING or assignment.is_withheld
-            for assignment in self.fleet.assignments
-        )
+        return not self.fleet.assignments.unserved
 
     async def wait_settled(self) -> None:
         await self._settled.wait()
@@ -269,9 +267,13 @@ class Supervisor:
         )
 
     def map(self) -> ContainerMap:
-        return container_map(
-            self.fleet, self.map_version, self._options.append_bytes_max, anyio.current_time()
-        )
+        now, assignments = anyio.current_time(), self.fleet.assignments
+        steps, version, until = self._map_known
+        # Each refused request of a client asks for it.
+        if self._map is None or (steps, version) != (assignments.steps, self.map_version) or now >= until:
+            self._map = container_map(self.fleet, self.map_version, self._options.append_bytes_max, now)
+            self._map_known = (assignments.steps, self.map_version, map_end(self.fleet, now))
+        return self._map
 
     # --- an operator's orders --------------------------------------------------------------------
 
@@ -348,11 +350,12 @@ class Supervisor:
             case KillHost(host, pid):
                 for process in [each for each in self._watched if each.pid == pid]:
                     process.kill()
-            case ForgetHost(host):
-                self.facts.pop(host, None)
+            case ForgetHost(host) | CutHost(host):
+                if host not in self.fleet.hosts:
+                    self.facts.pop(host, None)
                 # V11: it finds that, and joins again.
                 if (connection := self._connections.pop(host, None)) is not None:
-                    connection.close()
+                    connection.abort()
             case DrainHost(host):
                 self._send(host, Drain(term))
             case OpenContainer(host, index, request):
@@ -360,27 +363,30 @@ class Supervisor:
             case CloseContainer(host, index, request):
                 self._send(host, Close(term, index, request))
 
-    def _send(self, host: str, order: Open | Close | Drain | Owners) -> None:
+    def _send(self, host: str, order: Open | Close | Drain) -> None:
         connection = self._connections.get(host)
         if connection is not None:
             connection.send(order)  # A lost connection is reported to the fleet, which decides again.
 
     def _publish(self) -> None:
         now = anyio.current_time()
-        self.failover_times.note(self.fleet.assignments, now)
-        served = {
-            assignment.index: (assignment.host, assignment.epoch)
-            for assignment in self.fleet.assignments
-            if assignment.phase is AssignmentPhase.SERVING
-        }
-        if served != self._owners:
-            self._owners = served
+        moved = set()
+        for index in sorted(self.fleet.assignments.changed):
+            assignment = self.fleet.assignments[index]
+            self.failover_times.note(assignment, now)
+            is_served = assignment.phase is AssignmentPhase.SERVING
+            owner = (assignment.host, assignment.epoch) if is_served else None
+            if owner != self._owners.pop(index, None):
+                moved.add(index)
+            if owner is not None:
+                self._owners[index] = owner
+        self.fleet.assignments.changed.clear()
+        if moved:
             self.map_version += 1
             # Replaced before it is set: whoever wakes and waits again must find the next one.
             changed, self.changed = self.changed, anyio.Event()
             changed.set()
-            for host in self._connections:
-                self._send(host, Owners(owners(self.fleet)))
+            self._news.note_moved(moved)
         if self._joins is not None:
             self._joins.note([host.id for host in self.fleet.hosts.values() if host.joined])
         if self.is_settled:
@@ -474,7 +480,7 @@ class Supervisor:
             earlier.close()
         # The first message: a host obeys nothing before its welcome.
         connection.send(self._welcome(connection.version))
-        connection.send(Owners(owners(self.fleet)))
+        self._news.note_hello(host)
         # What it has is not in the message if it is a child of an earlier version.
         machine = hello.machine if joined else socket.gethostname()
         commands = self.fleet.hello(
@@ -558,21 +564,13 @@ class Supervisor:
         commands = self.fleet.heartbeat(host, beat.lag, now)
         # Those of another build may have another form, and are for people only.
         with suppress(ValueError, TypeError, OverflowError):
-            self._note_facts(self.facts[host], beat.statistics)
+            if beat.statistics:
+                self.facts[host].learn(beat.statistics)
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.info("host_drain_requested", host=host)
             commands += self.fleet.drain(host, now)
         if commands:
             self._execute(commands)
-
-    def _note_facts(self, facts: HostFacts, statistics: Mapping[str, Any]) -> None:
-        containers = statistics.get("containers")
-        if isinstance(containers, dict):
-            facts.containers = {
-                int(index): found for index, found in containers.items() if isinstance(found, dict)
-            }
-        facts.storage = storage_health(statistics.get("storage"))
-        facts.requests = requests_of(statistics.get("requests"))
 
     def _known(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):
@@ -618,15 +616,21 @@ class Supervisor:
         """Tick when something is due. At each heartbeat interval, check for frozen hosts and for this loop's
         own lateness."""
         now = anyio.current_time()
+        check_due = now + self._options.heartbeat
         while True:
             # From this round's time on: what the round itself took may be a delay too.
-            self._planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))
+            self._planned = max(now, min(self.fleet.next_due(now), check_due))
             # Before the wait: an event that comes from now on is not lost.
             self._woken = anyio.Event()
             with anyio.move_on_at(self._planned):
                 await self._woken.wait()
             now = self._now()
-            self._check_frozen(now)
+            # Woken by an event, of which there may be thousands a second: only what is due is another.
+            if now < self._planned:
+                continue
+            if now >= check_due:
+                check_due = now + self._options.heartbeat
+                self._check_frozen(now)
             if now >= self.fleet.next_due(now):
                 self._execute(self.fleet.tick(now))
 

@@ -31,6 +31,7 @@ FOUND_NOTHING, FOUND, INTERRUPTED = 0, 1, 130
 SHRINK_SECONDS = 60.0
 MUTANT_SEEDS = 300
 """For each mutant, if no number is given."""
+FLEET_HOSTS_MIN = 10
 _DEFAULT_MINUTES = 1.0
 
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
@@ -56,6 +57,8 @@ class Request:
     seed_seconds: float = SEED_SECONDS_MAX
     quiet: bool = False
     json: bool = False
+    fleet: tuple[int, int] | None = None
+    """Hosts and containers."""
 
 
 # --- the command line ----------------------------------------------------------------------------
@@ -67,6 +70,13 @@ def _many(name: str, text: str, **settings: Any) -> Any:
 
 def _one(name: str, text: str, **settings: Any) -> Any:
     return typer.Option(name, help=text, rich_help_panel="One seed again", **settings)
+
+
+_FLEET: Any = typer.Option(
+    "--fleet",
+    metavar="HOSTS:CONTAINERS",
+    help="In place of stores, a fleet of so many hosts, and its supervisors.",
+)
 
 
 def simulate(
@@ -99,6 +109,7 @@ def simulate(
         float,
         typer.Option("--seed-seconds", min=1, help="A seed that takes longer in real time is a violation."),
     ] = SEED_SECONDS_MAX,
+    fleet: Annotated[str | None, _FLEET] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print failing seeds only.")] = False,
     json: Json = False,
 ) -> None:
@@ -129,8 +140,14 @@ def simulate(
         seed_seconds=seed_seconds,
         quiet=quiet,
         json=json,
+        fleet=None if fleet is None else _fleet(fleet),
     )
+    _check_fleet(request)
     interrupt_once()
+    _run_or_fail(request)
+
+
+def _run_or_fail(request: Request) -> None:
     try:
         raise typer.Exit(run(request))
     except WorkersCannotStart as error:
@@ -169,15 +186,48 @@ def _range(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def _fleet(text: str) -> tuple[int, int]:
+    found = _RANGE.fullmatch(text)
+    if found is None or int(found[1]) < FLEET_HOSTS_MIN or int(found[2]) < int(found[1]):
+        raise typer.BadParameter(
+            f"--fleet: {text!r} is no fleet: write its hosts, {FLEET_HOSTS_MIN} at least, and its "
+            f"containers, one for each host at least, as in 20:400"
+        )
+    return int(found[1]), int(found[2])
+
+
+def _check_fleet(request: Request) -> None:
+    if request.fleet is None:
+        return
+
+    idle = attrs.evolve(request, fleet=None, seed=None, seeds=None, count=None, quiet=False, json=False)
+    if idle != Request(shrink_seconds=request.shrink_seconds):
+        raise typer.BadParameter("--fleet takes --seed, --seeds, --count, --quiet and --json only")
+
+
 # --- what they amount to -------------------------------------------------------------------------
 
 
 def run(request: Request, runner: Runner = run_seed) -> int:
     """Carry it out; returns the exit code. ``OSError`` if a file that was named cannot be written,
     ``WorkersCannotStart``."""
+    if request.fleet is not None:
+        return _fleets(request, *request.fleet)
     if request.mutants:
         return _score(request)
     return _campaign(request, runner) if request.seed is None else _replay(request, request.seed, runner)
+
+
+def _fleets(request: Request, hosts: int, containers: int) -> int:
+    # By the first one: all other runs do without.
+    from .fleets.show import show_fleets
+    from .fleets.world import FULL, SMALL
+
+    like = SMALL if hosts <= SMALL.hosts else FULL
+    size = attrs.evolve(like, hosts=hosts, containers=containers)
+    first, count = request.seeds or (fresh_base(), request.count or 1)
+    seeds = range(first, first + count) if request.seed is None else (request.seed,)
+    return show_fleets(seeds, size, quiet=request.quiet, as_json=request.json)
 
 
 def _score(request: Request) -> int:

@@ -19,6 +19,10 @@ import pytest
 from simulation import command
 from simulation.__main__ import main
 from simulation.command import Request, run
+from simulation.fleets import show
+from simulation.fleets.hosts import Violation
+from simulation.fleets.scenario import COLD_START, Report
+from simulation.fleets.world import Episode, Size
 from simulation.mutants.score import ScoreOptions
 from simulation.report import COMMAND_VARIABLE
 from simulation.shrink import parse_steps
@@ -103,6 +107,31 @@ def test_every_option_reaches_the_simulator(requested: Callable[..., Request]) -
     assert requested("--seed", "4", "--no-shrink").shrink_seconds == 0
 
 
+def test_a_fleet_is_shown_event_by_event(simulate: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that finds something is shown with the command that repeats it."""
+    episode = Episode(COLD_START, 1.5, 2.5, 401, 400, 0.001, 9, 0.1, 2048, 1024)
+
+    def run_fleet(seed: int, size: Size) -> Report:
+        if seed == FAILING:
+            raise Violation("two own container 7")
+        return Report(seed=seed, size=size, episodes=(episode,), acks=1, refused=0)
+
+    monkeypatch.setattr(show, "run_fleet", run_fleet)
+    code, out, _ = simulate(fleet=(20, 400), seed=1)
+    assert (code, out.splitlines()[0]) == (0, "seed 1: 20 hosts, 400 containers")
+    assert re.fullmatch(r"cold start +1\.5 s +2\.5 s +401 +400 .*", out.splitlines()[2])
+    code, out, _ = simulate(fleet=(20, 400), seeds=(FAILING - 1, 2), quiet=True)
+    assert (code, out.splitlines()) == (
+        1,
+        [
+            f"seed {FAILING}: two own container 7",
+            f"  replay it: scripts/simulate --fleet 20:400 --seed {FAILING}",
+        ],
+    )
+    code, out, _ = simulate(fleet=(200, 20_000), count=1, json=True)
+    assert (code, json.loads(out)["size"]["heartbeat"]) == (0, 0.5)
+
+
 @pytest.mark.parametrize(
     "words, says",
     [
@@ -114,6 +143,9 @@ def test_every_option_reaches_the_simulator(requested: Callable[..., Request]) -
         ("--mutants --stop-at-first", "--stop-at-first is of no use with --mutants"),
         ("--keep 3", "--keep is of use only with --seed"),
         ("--trace t", "--trace is of use only with --seed"),
+        ("--fleet 20", "'20' is no fleet"),
+        ("--fleet 5:100", "'5:100' is no fleet"),
+        ("--fleet 20:400 --operations 7", "--fleet takes --seed"),
         ("--no-shrink", "--no-shrink is of use only with --seed"),
         ("--seed 7 --keep 3-x", "'3-x' names no steps"),
         ("--count 0", "'--count'"),

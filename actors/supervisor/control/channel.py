@@ -48,6 +48,7 @@ QUEUE_MAX = 10_000
 HELLO_SECONDS = 5.0
 _READ_BYTES = 1 << 16
 _PEER = struct.Struct("3i")
+_LINGER = struct.Struct("ii")
 
 
 def control_path(store_id: bytes, folder: str, environment: Mapping[str, str]) -> str:
@@ -113,14 +114,12 @@ def peer_pid(connection: socket.socket) -> int:
     return int(pid)
 
 
-def _peer_of(stream: anyio.abc.ByteStream) -> int:
-    """As ``peer_pid``."""
+def _socket_of(stream: anyio.abc.ByteStream) -> socket.socket | None:
     try:
-        raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
+        return stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
     except AttributeError:
         # The other side has reset it already: uvloop then takes the socket away, which anyio does not expect.
-        return 0
-    return 0 if raw is None else peer_pid(raw)
+        return None
 
 
 async def listen(path: str) -> anyio.abc.SocketListener:
@@ -162,7 +161,8 @@ class Connection:
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
-        self.peer = _peer_of(stream)
+        self._raw = _socket_of(stream)
+        self.peer = 0 if self._raw is None else peer_pid(self._raw)
         """The process at the other end; 0 if the system does not report it."""
         self.version = 0
         """The version of the protocol that both speak; 0 before hello."""
@@ -217,17 +217,29 @@ class Connection:
 
     def send(self, order: Order) -> None:
         """Queue an order. If the queue is full because the host does not read, the connection is closed."""
+        self.send_line(encode(order))
+
+    def send_line(self, line: bytes) -> None:
+        """``send`` of an encoded order, which may go to many hosts."""
         # V5: a host that does not read is treated like one that is silent.
         if len(self._waiting) >= QUEUE_MAX:
             self.close()
             return
 
-        self._waiting.append(encode(order))
+        self._waiting.append(line)
         self._more.set()
 
     def close(self) -> None:
         """End the connection: cancels ``scope``."""
         self._scope.cancel()
+
+    def abort(self) -> None:
+        """``close``, so that nothing arrives any more of what has not arrived yet."""
+        self._waiting.clear()
+        if self._raw is not None:
+            # The system drops what the other side has not confirmed; else it would send it when it can.
+            self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
+        self.close()
 
     async def write(self) -> None:
         """Write what ``send`` queues, until ``finish`` or the connection's end."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import attrs
@@ -21,9 +21,13 @@ import cattrs
 
 from ....storage_backends.base.errors import TierlogError
 
-OLDEST, VERSION = 1, 1
-"""The versions that this build speaks: its own, and back to that of the release before."""
+OLDEST, VERSION = 1, 2
+"""The versions that this build speaks: its own, and back to that of the release before. From version 2 on
+owners are sent in parts, and statistics with the heartbeats that have news."""
+_PARTS_SINCE = 2
 LINE_BYTES_MAX = 1 << 20
+OWNERS_MAX = 2048
+"""Containers in one message about owners, each with a URL of some 300 bytes at most."""
 
 
 class ProtocolError(TierlogError):
@@ -90,6 +94,7 @@ class Heartbeat:
     lag: float = attrs.field()
     """How late the host's event loop runs, in seconds."""
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
+    """Empty if they are as before."""
     leaving: bool = False
     """It received SIGTERM and waits for its containers to be moved and for the order to exit. Sent with every
     heartbeat, so that a supervisor that starts meanwhile learns it too."""
@@ -189,6 +194,9 @@ class Owners:
     """The URL of each container's host, for redirects; sent when it changes."""
 
     urls: Mapping[int, str]
+    """Empty if no host serves the container."""
+    is_part: bool = False
+    """The other containers' hosts are as before. Since version 2."""
 
 
 Report = Proof | Hello | Heartbeat | Opened | Failed | Closed | Fenced | Ended
@@ -228,6 +236,41 @@ def encode(message: Message) -> bytes:
     """One line, newline included."""
     document = {"type": type(message).__name__.lower(), **_converter().unstructure(message)}
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+class OwnersLines:
+    """What hosts are sent of owners: each line is encoded once for all of them, and only if one needs it."""
+
+    def __init__(self, known: Callable[[], Mapping[int, str]], changes: Mapping[int, str]) -> None:
+        """``known``: the URLs of all owners. ``changes``: of those that are new; empty of who lost it."""
+        self._known = known
+        self._changes = changes
+
+    def of(self, version: int, *, is_new: bool) -> Sequence[bytes]:
+        """For a host that speaks ``version``. ``is_new``: it was sent no owners yet."""
+        if not is_new and not self._changes:
+            return ()
+        if version < _PARTS_SINCE:
+            return (self._in_one,)
+        return self._all if is_new else self._news
+
+    @cached_property
+    def _in_one(self) -> bytes:
+        return encode(Owners(self._known()))
+
+    @cached_property
+    def _all(self) -> Sequence[bytes]:
+        first, *others = _parts(self._known()) or [{}]
+        return [encode(Owners(first)), *(encode(Owners(part, True)) for part in others)]
+
+    @cached_property
+    def _news(self) -> Sequence[bytes]:
+        return [encode(Owners(part, True)) for part in _parts(self._changes)]
+
+
+def _parts(urls: Mapping[int, str]) -> list[dict[int, str]]:
+    items = list(urls.items())
+    return [dict(items[begin : begin + OWNERS_MAX]) for begin in range(0, len(items), OWNERS_MAX)]
 
 
 def decode(line: bytes) -> Message:

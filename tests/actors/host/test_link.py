@@ -35,6 +35,7 @@ from tierlog.actors.supervisor.control.messages import (
 )
 
 pytestmark = pytest.mark.anyio
+FACTS = {"a": 1}
 
 
 @pytest.fixture
@@ -58,11 +59,12 @@ class Host:
         self.hellos = 0
         self.ended = ""
         self.done = anyio.Event()
+        self.monitor = LoopMonitor(time.monotonic)
         self.link = Link(
             dialer or SocketDialer(path),
             hello=self.hello,
             redirect=self.owners.append,
-            monitor=LoopMonitor(time.monotonic),
+            monitor=self.monitor,
             grace=grace,
             outlast=outlast,
         )
@@ -105,6 +107,26 @@ async def test_v5_a_welcomed_host_beats_at_the_given_interval(path: str) -> None
         connection.send(Welcome(1, 0.01, 60))
         beats = [await connection.receive() for _ in range(3)]
         assert [beat.sequence for beat in beats if isinstance(beat, Heartbeat)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("version", "repeated"), [(1, FACTS), (2, {})])
+async def test_v13_statistics_go_with_the_heartbeats_that_have_news(
+    path: str, version: int, repeated: dict[str, int]
+) -> None:
+    """A supervisor of the release before takes missing statistics for those of a healthy host."""
+    host = Host(path)
+    host.monitor.statistics = FACTS
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):
+        connection.send(Welcome(1, 0.01, 60, version))
+        beats = [await connection.receive() for _ in range(3)]
+        assert [beat.statistics for beat in beats if isinstance(beat, Heartbeat)] == [
+            FACTS,
+            repeated,
+            repeated,
+        ]
+        host.monitor.statistics = news = {**FACTS, "b": 2}
+        while not (isinstance(beat := await connection.receive(), Heartbeat) and beat.statistics == news):
+            assert beat is not None
 
 
 async def test_v5_a_wall_clock_jump_does_not_change_the_heartbeats(

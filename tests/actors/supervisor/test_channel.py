@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.abc
@@ -272,3 +273,21 @@ async def test_messages_end_with_the_connection(pair: Pair) -> None:
         pair.other.close()
         assert await pair.connection.receive() == Heartbeat(1, 0.5)
         assert await pair.connection.receive() is None
+
+
+async def test_v2_what_has_not_arrived_when_a_connection_is_aborted_never_does() -> None:
+    """It would be executed by a host that is back from a partition."""
+    server = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = server.extra(anyio.abc.SocketAttribute.local_port)
+    async with server:
+        with socket.create_connection(("127.0.0.1", port), timeout=scaled(10)) as host:
+            async with await cast(anyio.abc.SocketListener, server.listeners[0]).accept() as stream:
+                connection = Connection(stream)
+                with connection.scope:
+                    connection.send(Drain(1))
+                    connection.abort()
+                    await anyio.sleep_forever()
+                connection.finish()
+                await connection.write()
+            with pytest.raises(ConnectionResetError):
+                await anyio.to_thread.run_sync(host.recv, 1)

@@ -3,6 +3,7 @@ commands (rules V2 to V9)."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from random import Random
 
@@ -11,9 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.fleets import OPTIONS, machine
+from support.fleets import OPTIONS, Machine, machine
 from support.state_tables import check_table
-from tierlog.actors.supervisor.assignment import ASSIGNMENT_PHASES, AssignmentEvent, AssignmentPhase
+from tierlog.actors.supervisor.assignment import (
+    ASSIGNMENT_PHASES,
+    Assignment,
+    AssignmentEvent,
+    AssignmentPhase,
+)
 from tierlog.actors.supervisor.commands import (
     CloseContainer,
     KillHost,
@@ -142,6 +148,59 @@ def test_v8_a_container_that_fails_is_opened_again_on_the_only_host() -> None:
     world.do(world.fleet.ended("host-0", 3, "failed", "too many open files", world.now))
     world.run(1)
     assert world.phase(3) is AssignmentPhase.SERVING
+
+
+def test_v9_one_in_fifty_containers_at_most_is_without_an_owner_by_moves() -> None:
+    """Of fewer than a hundred that is one, and a host of two drains in fifty rounds at most."""
+    for containers, at_once in ((4, 1), (99, 1), (400, 8)):
+        world = machine(containers=containers, hosts=2)
+        deaf, world.frozen = world.frozen, {"host-0", "host-1"}
+        orders = world.fleet.drain("host-0", world.now)
+        closes = [(each.host, each.index) for each in orders if isinstance(each, CloseContainer)]
+        assert closes == [("host-0", each.index) for each in closing(world)]
+        assert len(closes) == len(orders) == at_once
+        world.frozen = deaf
+
+
+def test_v9_a_container_without_an_owner_for_another_reason_takes_a_moves_place() -> None:
+    world = machine(containers=100, hosts=2)
+    world.frozen.add("host-0")
+    lost = next(each for each in world.fleet.assignments if each.host == "host-1")
+    world.do(world.fleet.ended("host-1", lost.index, "failed", "no space left", world.now))
+    assert len(world.fleet.drain("host-0", world.now)) == 1
+    other = next(each for each in world.fleet.assignments if each.is_served_by("host-1"))
+    assert world.fleet.ended("host-1", other.index, "failed", "no space left", world.now) == []
+    assert len(closing(world)) == 1
+
+
+def test_v8_a_host_on_which_openings_fail_gets_no_others_for_balance() -> None:
+    """Its share would fail there too, one after the other, each without an owner meanwhile."""
+    world = machine(containers=40, hosts=4)
+    for assignment in world.fleet.assignments.held("host-0"):
+        world.do(world.fleet.ended("host-0", assignment.index, "failed", "too many open files", world.now))
+    world.run(2)
+    assert "host-0" not in world.owners.values()
+    opens = world.count(OpenContainer)
+    world.run(200)
+    assert world.count(OpenContainer) == opens
+    world.run(200)
+    assert sorted(Counter(world.owners.values()).values()) == [10] * 4
+
+
+def test_v8_a_container_that_avoids_the_only_host_with_room_stays() -> None:
+    """It would be closed for balance, and opened on a host that has its share: again and again."""
+    world = machine(containers=40, hosts=4)
+    avoiding = world.fleet.assignments.held("host-0")[-1]
+    world.do(world.fleet.ended("host-0", avoiding.index, "failed", "too many open files", world.now))
+    world.run(1)
+    other = world.fleet.assignments.held("host-0")[0].index
+    world.do(world.fleet.move(other, "host-1", world.now))
+    world.run(1)
+    world.do(world.fleet.move(other, "host-0", world.now))
+    world.run(1)
+    opens = world.count(OpenContainer)
+    world.run(100)
+    assert (world.count(OpenContainer), avoiding.host != "host-0") == (opens, True)
 
 
 def test_a_restarted_supervisor_adopts_its_hosts_and_moves_nothing() -> None:
@@ -315,8 +374,8 @@ def test_v2_an_owner_fenced_by_an_outdated_order_is_not_reported_as_fenced_from_
     host, epoch = assignment.host, assignment.epoch
     other = next(each for each in world.alive if each != host)
     world.frozen.add(host)
+    assignment.step(AssignmentEvent.HOST_LOST, world.now, "")
     order = world.fleet._placement._open(assignment, host, world.now)
-    assignment.phase = AssignmentPhase.OPENING
     world.epochs[0] += 1
     world.serves[other][0] = world.epochs[0]
     world.do(world.fleet.opened(other, 0, order.request - 1, world.epochs[0], world.now))
@@ -339,6 +398,10 @@ def test_v3_a_container_fenced_by_the_fleets_own_order_is_reopened_at_once() -> 
     world.run(3)
     assert assignment.phase is AssignmentPhase.SERVING
     assert assignment.host == world.owners[0]
+
+
+def closing(world: Machine) -> list[Assignment]:
+    return [each for each in world.fleet.assignments if each.phase is AssignmentPhase.CLOSING]
 
 
 STEPS = st.lists(
@@ -385,6 +448,30 @@ def test_after_any_failure_every_container_is_served_by_one_live_host_again(
     assert {assignment.index: assignment.host for assignment in world.fleet.assignments} == world.owners
     loads = [list(world.owners.values()).count(host) for host in world.alive]
     assert max(loads) - min(loads) <= 1
+
+
+def test_an_event_costs_no_scan_of_all_containers() -> None:
+    """Fifty times as many containers on as many hosts: an answer costs hardly more."""
+    few, many = (least_cost(containers) for containers in (400, 20_000))
+    assert many < 10 * few, (few, many)
+
+
+def least_cost(containers: int) -> float:
+    """Seconds for ten answers of hosts, the fastest of several times."""
+    fleet = Fleet(containers, [f"host-{index}" for index in range(20)], OPTIONS, Random(0), 0)
+    fleet.start_at_once(0)
+    opens: list[OpenContainer] = []
+    for host in list(fleet.hosts):
+        commands = fleet.hello(host, 1, f"http://{host}", {}, 0)
+        opens += (each for each in commands if isinstance(each, OpenContainer))
+    costs = []
+    for begin in range(0, 200, 10):
+        began = time.thread_time()
+        for each in opens[begin : begin + 10]:
+            fleet.opened(each.host, each.index, each.request, 1, 0.1)
+            fleet.next_due(0.1)
+        costs.append(time.thread_time() - began)
+    return min(costs)
 
 
 def test_the_tables() -> None:

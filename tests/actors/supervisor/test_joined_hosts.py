@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.fleets import OPTIONS, Machine, machine
 from tierlog.actors.supervisor.assignment import AssignmentPhase
-from tierlog.actors.supervisor.commands import CloseContainer, DrainHost, OpenContainer, SpawnHost
+from tierlog.actors.supervisor.commands import CloseContainer, CutHost, DrainHost, OpenContainer, SpawnHost
 from tierlog.actors.supervisor.fleet import Fleet
 from tierlog.actors.supervisor.hosts import HostPhase, default_id, joined_id_refusal
 
@@ -57,6 +57,15 @@ def test_v6_a_killed_joined_hosts_containers_are_served_elsewhere_in_the_same_in
     assert world.host_phase("a") is HostPhase.SILENT
     world.run(OPTIONS.silent_grace + 1)
     assert (world.forgotten, list(world.fleet.hosts)) == (["a"], ["b"])
+
+
+def test_v2_a_silent_joined_hosts_connection_is_reset_and_with_it_what_waits_on_its_way() -> None:
+    world = joined(4, "a", "b")
+    world.frozen.add("a")
+    world.commands.clear()
+    world.run(OPTIONS.silence + 0.2)
+    assert world.commands[0] == CutHost("a"), "before its containers are opened elsewhere"
+    assert world.count(CutHost) == 1
 
 
 def test_v5_a_frozen_joined_host_loses_its_containers_and_is_forgotten_but_never_killed() -> None:

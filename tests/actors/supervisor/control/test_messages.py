@@ -26,6 +26,7 @@ from tierlog.actors.supervisor.control.messages import (
     Open,
     Opened,
     Owners,
+    OwnersLines,
     Proof,
     ProtocolError,
     Proved,
@@ -135,6 +136,28 @@ def test_v13_the_lines_of_the_release_before_are_understood() -> None:
 def test_v13_what_is_sent_now_has_all_that_the_release_before_reads(index: int) -> None:
     now, before = json.loads(encode(IN_RECORDS[index])), json.loads(RECORDED[index])
     assert {name: now.get(name) for name in before} == before
+
+
+def test_v13_owners_go_in_parts_of_short_lines_to_who_understands_them() -> None:
+    """20,000 containers in one line would be longer than a line may be."""
+    url = f"https://{'a' * 253}.example.org:65535"
+    known = dict.fromkeys(range(20_000), url)
+    lines = OwnersLines(lambda: known, {7: "", 8: url})
+
+    whole = [decode(line) for line in lines.of(2, is_new=True)]
+    assert max(len(line) for line in lines.of(2, is_new=True)) < LINE_BYTES_MAX
+    assert [each.is_part for each in whole if isinstance(each, Owners)] == [False, *[True] * 9]
+    assert {
+        index: found for each in whole if isinstance(each, Owners) for index, found in each.urls.items()
+    } == known
+    assert [decode(line) for line in lines.of(2, is_new=False)] == [Owners({7: "", 8: url}, True)]
+    assert [decode(line) for line in lines.of(1, is_new=False)] == [Owners(known)]
+
+
+def test_v13_who_knows_all_owners_is_sent_nothing_until_one_changes() -> None:
+    lines = OwnersLines(lambda: {0: "http://h"}, {})
+    assert [lines.of(version, is_new=False) for version in (1, 2)] == [(), ()]
+    assert [decode(line) for line in OwnersLines(dict, {}).of(2, is_new=True)] == [Owners({})]
 
 
 def test_v13_a_host_of_the_release_before_speaks_one_version_and_a_new_one_can_be_asked_for_it() -> None:
