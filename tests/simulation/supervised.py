@@ -384,7 +384,7 @@ class _Host:
 class _SilentWriter:
     """Sends nothing."""
 
-    def begin_heartbeats(self) -> None:
+    def begin_heartbeats(self, version: int) -> None:
         pass
 
 
