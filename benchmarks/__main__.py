@@ -21,6 +21,7 @@ from rich.console import Console
 
 from benchmarks import (
     appends,
+    bookkeeper_log,
     chain,
     chunk_cache,
     garbage,
@@ -61,6 +62,7 @@ MODULES = (
     http_parked,
     s3,
     s3_log,
+    bookkeeper_log,
     spark,
 )
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}

@@ -22,7 +22,7 @@ LATENCY = 0.02
 """Seconds, as of a bucket in the same region."""
 
 
-async def _rate(count: int, one: Callable[[int], Awaitable[object]], at_once: int = 1) -> float:
+async def rate(count: int, one: Callable[[int], Awaitable[object]], at_once: int = 1) -> float:
     """How many a second."""
     numbers = iter(range(count))
 
@@ -55,7 +55,7 @@ async def s3_log_append(setting: Setting) -> Sequence[Pair]:
 
             owner = log()
             first = (await owner.open()).next_group
-            figure = await _rate(count, lambda number: owner.append([items[number % 16]]))
+            figure = await rate(count, lambda number: owner.append([items[number % 16]]))
             # Off the clock: the next owner reads them all.
             later = log()
             await later.open()
@@ -69,7 +69,7 @@ async def s3_log_append(setting: Setting) -> Sequence[Pair]:
 
             async def put_all() -> float:
                 prefix = f"bare/{next(rounds)}/"
-                return await _rate(count, lambda number: bare.put(f"{prefix}{number}", items[number % 16]))
+                return await rate(count, lambda number: bare.put(f"{prefix}{number}", items[number % 16]))
 
             try:
                 return await alternate(setting, value, lambda: bare.run(put_all))
@@ -97,14 +97,14 @@ async def s3_store_append(setting: Setting) -> Sequence[Pair]:
             async def value() -> float:
                 nonlocal in_group
                 groups = _groups(store)
-                figure = await _rate(count, lambda _: store.append("s", payload), IN_FLIGHT)
+                figure = await rate(count, lambda _: store.append("s", payload), IN_FLIGHT)
                 in_group = count / (_groups(store) - groups)
                 return figure
 
             async def put_all() -> float:
                 prefix, body = f"bare/{next(rounds)}/", bytes(int(in_group * APPEND_BYTES))
                 puts = max(8, round(count / in_group))
-                return in_group * await _rate(puts, lambda number: bare.put(f"{prefix}{number}", body))
+                return in_group * await rate(puts, lambda number: bare.put(f"{prefix}{number}", body))
 
             return await alternate(setting, value, lambda: bare.run(put_all))
 

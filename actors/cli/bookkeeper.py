@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import output
+from .options import Json
 from .running import execute
 
 
@@ -17,7 +18,7 @@ def install(
         typer.Option(
             "--into",
             metavar="FOLDER",
-            envvar="TIERLOG_BOOKKEEPER",
+            envvar="TIERLOG_BOOKKEEPER_FOLDER",
             show_envvar=True,
             help="Where to; by default tierlog/bookkeeper in XDG_DATA_HOME or ~/.local/share.",
         ),
@@ -35,6 +36,7 @@ def install(
     server: Annotated[
         bool, typer.Option("--server", help="Also what a local BookKeeper needs, for trying it out.")
     ] = False,
+    json: Json = False,
 ) -> None:
     """Install BookKeeper's client, which runs in a Java process beside each host.
 
@@ -53,4 +55,7 @@ def install(
         return installation.folder
 
     folder = execute(command, interrupted="run it again to continue")
-    typer.echo(f"installed in {folder}")
+    if json:
+        output.print_json({"folder": str(folder)})
+    else:
+        typer.echo(f"installed in {folder}")

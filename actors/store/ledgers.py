@@ -25,7 +25,7 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.files import Files, ListFolder, Program
-from ...storage_backends.base.ledger_service import Quorum
+from ...storage_backends.base.ledger_service import Quorum, SidecarNotStarted
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION, create_root
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
@@ -47,6 +47,8 @@ from .shared import SharedPlace
 _LOGS = "logs"
 _NO_FOLDER = StoreFolder("/")
 """These chunks are in no data folder."""
+_OF_FILE_SYSTEMS = {"lost+found"}
+"""What the root of a file system has when it is empty."""
 _LOST_RECORDS = (
     "If its records in ZooKeeper were lost, and its logs with them, `tierlog recover --from-lts` recovers "
     "what long-term storage has into a data folder"
@@ -88,8 +90,13 @@ class LedgerPlace(SharedPlace):
     async def open(self) -> None:
         try:
             bookies = await self._service.count_bookies()
+        except SidecarNotStarted:
+            raise
         except Unavailable as error:
-            raise Unavailable(f"{error}: start it, or correct the servers in {self._location}") from error
+            raise Unavailable(
+                f"{error}: start it, or correct the servers in {self._location} or the setting "
+                f"bookkeeper.ledgers"
+            ) from error
         # Before anybody is fenced: without enough of them nothing could be appended.
         choose_quorum(bookies, wanted_quorum(self._config.bookkeeper))
 
@@ -125,6 +132,21 @@ class LedgerPlace(SharedPlace):
         await self._check_reachable(location)
         self.counts = self.counts or (S3RequestCounts() if location.is_bucket else None)
         return location
+
+    async def new_chunks(self) -> ChunkLocation:
+        return self._decide(await self._recorded())
+
+    async def check_target(self, chunks: ChunkLocation) -> bool:
+        recorded = await self._recorded()
+        if recorded is not None and recorded.chunks != chunks.chunks:
+            raise StoreMismatch(
+                f"{self.coordination.place(CHUNKS)} says that the chunks are in {recorded.chunks}, not in "
+                f"{chunks.chunks}: name another path"
+            )
+        return bool(await self._service.children(f"{self._location.path}/{_LOGS}"))
+
+    async def record_chunks(self, chunks: ChunkLocation) -> None:
+        await self.coordination.compare_and_set(CHUNKS, encode_location(chunks))
 
     def make_log(self, index: int, log_id: bytes, owner: bytes) -> BookKeeperLog:
         settings, path = self._config.bookkeeper, f"{self._location.path}/{_LOGS}/{index:04d}"
@@ -180,7 +202,7 @@ class LedgerPlace(SharedPlace):
 def _is_identified(folder: str) -> Program[bool]:
     """Whether the folder has been one of chunks. Raises ``InvalidArgument`` if it cannot become one."""
     try:
-        names = [entry.name for entry in (yield ListFolder(folder, others=True))]
+        names = {entry.name for entry in (yield ListFolder(folder, others=True))} - _OF_FILE_SYSTEMS
     except (FileNotFoundError, NotADirectoryError) as error:
         # Not made here: on another machine it would be another folder.
         raise InvalidArgument(

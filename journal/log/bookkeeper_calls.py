@@ -181,17 +181,21 @@ class LogContext:
         return await self.repeat(read)
 
     async def discard(self, ledger: Ledger) -> None:
-        """Delete a ledger that was never listed, if that is possible at once: the sweep finds it else."""
+        """B2: delete a ledger of this opening, whose record another one has, unless that one has listed it:
+        an attempt to list it may have been carried out before. The sweep finds it if this fails."""
         ledger.drop()
         with suppress(TierlogError):
-            self.counts.others += 1
-            await self.service.delete_ledger(ledger.id)
+            held = await self.load()
+            if held is None or ledger.id not in {each.id for each in held.record.ledgers}:
+                await self.delete_ledger(ledger.id)
 
 
 _EPOCH = "epoch"
+_DIGITS_MAX = 10
+"""Of the largest epoch."""
 
 
 def epoch_of(description: LedgerDescription) -> int:
     """Of the opening that made the ledger; 0 if its metadata says none."""
     text = description.metadata.get(_EPOCH, b"")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0

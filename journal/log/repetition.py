@@ -12,6 +12,7 @@ from typing import TypeVar
 import anyio
 
 from ...storage_backends.base.errors import OutcomeUnknown, Unavailable
+from ...storage_backends.base.ledger_service import SidecarNotStarted
 from ...storage_backends.base.world import World
 
 T = TypeVar("T")
@@ -32,6 +33,9 @@ class Repetition:
         while True:
             try:
                 return await call()
+            except SidecarNotStarted:
+                # B11: its containers are given up soon, so that another host can have them.
+                raise
             except (Unavailable, OutcomeUnknown):
                 wait = delay * self._random.uniform(0.5, 1.0)
                 if anyio.current_time() + wait > until:

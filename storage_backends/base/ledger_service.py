@@ -47,6 +47,11 @@ class NotEnoughBookies(Unavailable):
     """Fewer bookies answer than the ledger needs. Start more, or use smaller quorums."""
 
 
+class SidecarNotStarted(Unavailable):
+    """This process has no way to the service, and cannot get one; another process may have one. To repeat the
+    call at once helps nobody."""
+
+
 class Quorum(NamedTuple):
     """Each entry is written to ``write`` of the ``ensemble`` bookies of a ledger, and acked when ``ack`` of
     them have it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
@@ -45,6 +46,12 @@ class _Call:
     result: bytes = b""
     error: Exception | None = None
     is_given_up: bool = False
+    """Whether its reply is dropped."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it should end soon; a wait for a change may take for ever."""
+        return self.operation is not Operation.WATCH and not self.ended.is_set()
 
 
 class SidecarConnection:
@@ -92,7 +99,8 @@ class SidecarConnection:
         except BaseException:
             self.give_up(number)
             raise
-        del self._calls[number]
+        if not call.is_given_up:
+            del self._calls[number]
         if call.error is not None:
             raise call.error
         return Decoder(call.result)
@@ -102,10 +110,11 @@ class SidecarConnection:
         call = self._calls.get(number)
         if call is None:
             return
-        call.is_given_up = True
-        if call.ended.is_set():
+        if call.ended.is_set() and not call.is_given_up:
             del self._calls[number]
-        elif call.operation is Operation.WATCH and self._end is None:
+            return
+        call.is_given_up = True
+        if call.operation is Operation.WATCH and self._end is None:
             self._calls[self.begin(Operation.UNWATCH, number.to_bytes(4, "big"))].is_given_up = True
         self._unwritten = deque(memoryview(bytes(each)) for each in self._unwritten)
 
@@ -210,16 +219,33 @@ class SidecarConnection:
     # --- its end ---------------------------------------------------------------------------------
 
     async def watch_clock(self, stop: Callable[[], None]) -> None:
-        """Call ``stop`` if a reply is overdue."""
+        """Fail calls without a reply, and call ``stop`` if the sidecar itself does not reply."""
         while True:
             await anyio.sleep(self._patience / 4)
-            due = anyio.current_time() - self._patience
-            if any(
-                call.since < due and call.operation is not Operation.WATCH and not call.ended.is_set()
-                for call in self._calls.values()
-            ):
-                stop()
-                return
+            now = anyio.current_time()
+            pending = [each for each in self._calls.values() if each.is_pending]
+            for call in pending:
+                if call.since < now - self._patience:
+                    call.is_given_up = True
+                    self._fail(call, f"the sidecar for BookKeeper has not replied for {self._patience:g} s")
+            if any(call.since < now - self._patience / 4 for call in pending):
+                # The services behind it may be the reason, which is no reason to break what goes on.
+                with anyio.move_on_after(self._patience) as scope, suppress(TierlogError):
+                    await self.call(Operation.SESSION)
+                if scope.cancelled_caught:
+                    stop()
+                    return
+
+    @staticmethod
+    def _fail(call: _Call, why: str) -> None:
+        kind: type[TierlogError] = OutcomeUnknown if call.operation in CHANGES else Unavailable
+        call.error = kind(why)
+        call.ended.set()
+
+    def shut_down(self) -> None:
+        """Let the sidecar know that this is its end."""
+        with suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
 
     def end(self, why: str) -> None:
         """Fail every call, now and later."""
@@ -230,6 +256,4 @@ class SidecarConnection:
         self._link.close()
         for call in self._calls.values():
             if not call.ended.is_set():
-                kind: type[TierlogError] = OutcomeUnknown if call.operation in CHANGES else Unavailable
-                call.error = kind(why)
-                call.ended.set()
+                self._fail(call, why)

@@ -21,7 +21,7 @@ import httpx
 from ..base.errors import ConfigError, DataCorruption, Unavailable
 from ..base.parallel import in_parallel
 from .installed import CLIENT, COMPILER, SERVER, Artifact, Installation, JavaProgram, artifacts, sidecar
-from .java import check_java, find_java
+from .java_runtime import check_java, find_java
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _PARALLEL = 4

@@ -11,10 +11,10 @@ from pathlib import Path
 import attrs
 
 from ..base.errors import ConfigError
-from .java import find_java
+from .java_runtime import find_java
 from .process import HEAP_MB, SidecarProgram
 
-FOLDER_VARIABLE = "TIERLOG_BOOKKEEPER"
+FOLDER_VARIABLE = "TIERLOG_BOOKKEEPER_FOLDER"
 CLIENT, SERVER, COMPILER = "client", "server", "compiler"
 _HERE = Path(__file__).parent
 _ADVICE = "run `tierlog bookkeeper install`"

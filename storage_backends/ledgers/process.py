@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 import attrs
 
-from ..base.errors import Unavailable
+from ..base.ledger_service import SidecarNotStarted
 from ..base.values import Value
 
 HEAP_MB = 128
@@ -60,10 +60,12 @@ class Complaint:
 
     def __init__(self) -> None:
         self._data = b""
+        self.is_complete = anyio.Event()
 
     async def read(self, stream: anyio.abc.ByteReceiveStream) -> None:
         async for data in stream:
             self._data = (self._data + data)[-_COMPLAINT_BYTES:]
+        self.is_complete.set()
 
     def __str__(self) -> str:
         lines = self._data.decode(errors="replace").strip()
@@ -72,8 +74,8 @@ class Complaint:
 
 @asynccontextmanager
 async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Process, socket.socket]]:
-    """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``Unavailable`` if there is no
-    Java."""
+    """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``SidecarNotStarted`` if
+    there is no Java."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -89,7 +91,7 @@ async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Proc
                     start_new_session=True,
                 )
             except OSError as error:
-                raise Unavailable(f"the sidecar for BookKeeper cannot be started: {error}") from error
+                raise SidecarNotStarted(f"the sidecar for BookKeeper cannot be started: {error}") from error
         try:
             yield process, ours
         finally:

@@ -15,7 +15,7 @@ import attrs
 
 from ..base.checksum import Buffer
 from ..base.codec import DecodeError, Decoder, Encoder
-from ..base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
+from ..base.errors import ClosedError, InvalidArgument, OutcomeUnknown, TierlogError, Unavailable
 from ..base.ledger_service import (
     MISSING,
     READ_ENTRIES_MAX,
@@ -25,6 +25,7 @@ from ..base.ledger_service import (
     LedgerService,
     Quorum,
     Session,
+    SidecarNotStarted,
     StoredRecord,
 )
 from ..base.values import Value
@@ -32,8 +33,12 @@ from .connection import SidecarConnection
 from .process import Complaint, SidecarProgram, started
 from .wire import Operation, Refused, put_map, take_description, text
 
-_PATIENCE_MIN = 30.0
+_PATIENCE_MIN, _SESSIONS_MIN = 30.0, 3.0
+"""For how many seconds, and sessions, a reply is waited for at least."""
+_START_SECONDS = 60.0
 _LAST_LINES_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+"""Seconds between a start that failed and the next one. Many may ask meanwhile."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -57,6 +62,9 @@ class SidecarService(LedgerService):
         self._connection: SidecarConnection | None = None
         self._requests_before = 0
         """Of sidecars that have ended."""
+        self._failure: TierlogError | None = None
+        """Of the last start."""
+        self._pause = self._paused_until = 0.0
 
     # --- its life --------------------------------------------------------------------------------
 
@@ -90,16 +98,30 @@ class SidecarService(LedgerService):
             if self._closing.is_set():
                 raise ClosedError("the connection to BookKeeper is closed")
             await self._begun.wait()
-            assert self._tasks is not None
             self._requests_before = self.requests
             self._connection = None
-            started_one: SidecarConnection = await self._tasks.start(self._serve)
-            self._connection = started_one
+            self._connection = started_one = await self._start()
             return started_one
+
+    async def _start(self) -> SidecarConnection:
+        """B11: raises the error of the last start again until its pause is over: a sidecar costs seconds of
+        processor time, and whoever is refused may ask again at once."""
+        assert self._tasks is not None
+        if self._failure is not None and anyio.current_time() < self._paused_until:
+            raise self._failure.with_traceback(None)
+        try:
+            connection: SidecarConnection = await self._tasks.start(self._serve)
+        except TierlogError as error:
+            self._failure = error
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE) or _FIRST_PAUSE
+            self._paused_until = anyio.current_time() + self._pause
+            raise
+        self._failure, self._pause = None, 0.0
+        return connection
 
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
         """B11: one sidecar, from its start to its end. Raises only before it has started."""
-        patience = max(_PATIENCE_MIN, 3 * self._options.session_timeout)
+        patience = max(_PATIENCE_MIN, _SESSIONS_MIN * self._options.session_timeout)
         complaint = Complaint()
         start = _Start(task_status)
         why = "this process stopped it"
@@ -110,30 +132,39 @@ class SidecarService(LedgerService):
                     assert process.stderr is not None
                     tasks.start_soon(complaint.read, process.stderr)
                     tasks.start_soon(connection.write_all)
-                    tasks.start_soon(connection.watch_clock, process.kill)
-                    tasks.start_soon(self._introduce, connection, start, tasks.cancel_scope)
+                    tasks.start_soon(self._introduce, connection, start, tasks, process)
                     why = await _read(connection)
-                    # Its last lines come with its end.
+                    # Its last lines may come after its end was seen; this ends it if it has not ended yet.
+                    connection.shut_down()
                     with anyio.move_on_after(_LAST_LINES_SECONDS):
-                        await process.wait()
+                        await complaint.is_complete.wait()
                     tasks.cancel_scope.cancel()
             finally:
                 connection.end(f"the sidecar for BookKeeper has ended ({why}){complaint}")
             start.require(connection)
 
     async def _introduce(
-        self, connection: SidecarConnection, start: _Start, scope: anyio.CancelScope
+        self,
+        connection: SidecarConnection,
+        start: _Start,
+        tasks: anyio.abc.TaskGroup,
+        process: anyio.abc.Process,
     ) -> None:
         options = self._options
         asked = Encoder().blob(text(options.servers)).blob(text(options.root))
         asked.u32(int(options.session_timeout * 1000))
         try:
-            await connection.call(Operation.CONNECT, asked.finish())
+            with anyio.fail_after(_START_SECONDS):
+                await connection.call(Operation.CONNECT, asked.finish())
+        except TimeoutError:
+            start.failure = Unavailable(f"the sidecar for BookKeeper did not start in {_START_SECONDS:g} s")
+            tasks.cancel_scope.cancel()
         except TierlogError as error:
             start.failure = error
-            scope.cancel()
+            tasks.cancel_scope.cancel()
         else:
             start.succeed(connection)
+            tasks.start_soon(connection.watch_clock, process.kill)
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -238,7 +269,7 @@ class _Start:
 
     def require(self, connection: SidecarConnection) -> None:
         if not self._succeeded:
-            raise self.failure or connection.refusal()
+            raise self.failure or SidecarNotStarted(str(connection.refusal()))
 
 
 async def _read(connection: SidecarConnection) -> str:
@@ -259,14 +290,18 @@ class SidecarLedger(Ledger):
         self.description = description
         self._connection = connection
         self._handle = handle.to_bytes(4, "big")
+        self._failed = False
 
     async def append(self, entries: Sequence[Sequence[Buffer]]) -> int:
+        if self._failed:
+            raise OutcomeUnknown(f"an append to ledger {self.id} before this one failed")
         # All at once, before the first wait: the sidecar adds in the order of its requests.
         begin = self._connection.begin
         numbers = [begin(Operation.APPEND, self._handle, *buffers) for buffers in entries]
         try:
             results = [await self._connection.outcome(number) for number in numbers]
         except BaseException:
+            self._failed = True
             for number in numbers:
                 self._connection.give_up(number)
             raise

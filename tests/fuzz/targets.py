@@ -7,6 +7,7 @@ decoder exists that no target reaches.
 
 from __future__ import annotations
 
+from fuzz.bookkeeper_log_targets import BOOKKEEPER_LOG_TARGETS
 from fuzz.file_targets import FILE_TARGETS
 from fuzz.gateway_targets import GATEWAY_TARGETS
 from fuzz.location_targets import LOCATION_TARGETS
@@ -23,6 +24,7 @@ _ALL = (
     *LOG_TARGETS,
     *FILE_TARGETS,
     *S3_LOG_TARGETS,
+    *BOOKKEEPER_LOG_TARGETS,
     *REQUEST_TARGETS,
     *GATEWAY_TARGETS,
     *SPARK_TARGETS,

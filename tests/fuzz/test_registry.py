@@ -53,6 +53,10 @@ EXEMPT = {
     "decoder of batches, which has a target",
     "actors/gateway/server/call.py HttpCall.container": "part of a request; asked over HTTP in "
     "supervisor_process/test_admin.py",
+    "storage_backends/ledgers/connection.py SidecarConnection.outcome": "the result of a call, from its own "
+    "sidecar",
+    "storage_backends/ledgers/connection.py SidecarConnection._take_replies": "as above; what is no "
+    "reply is in storage_backends/ledgers/test_fake_sidecar.py",
     "storage_backends/sorted_runs/merge_helper.py main": "the length of what its parent has just sent",
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
     "actors/settings/configuration_file.py load_config": "opens the file and hands its bytes "

@@ -9,13 +9,13 @@ from support.call_faults import CallFault, CallFaults
 from support.memory_ledgers import Cluster, MemoryLedgers
 
 T = TypeVar("T")
-_READS = {"count", "open", "list", "describe", "load", "children", "check", "watch", "read"}
+READS = {"count", "open", "list", "describe", "load", "children", "check", "watch", "read"}
 
 
 class FaultyLedgers(MemoryLedgers):
     def __init__(self, cluster: Cluster, fault: CallFault | None = None) -> None:
         super().__init__(cluster)
-        self.faults = CallFaults(fault, _READS)
+        self.faults = CallFaults(fault, READS)
 
     async def _ask(self, name: str, effect: Callable[[], T]) -> T:
         return await self.faults.ask(name, effect)

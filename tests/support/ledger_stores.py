@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import attrs
@@ -16,7 +16,9 @@ from tierlog import OutcomeUnknown, StoreConfig
 from tierlog.actors.folder.place import BookKeeperLocation
 from tierlog.actors.settings.configuration import ChunkCacheConfig
 from tierlog.actors.store import ledgers
-from tierlog.storage_backends.base.ledger_service import Ledger, Quorum
+from tierlog.storage_backends.base.ledger_service import Ledger, Quorum, SidecarNotStarted
+
+T = TypeVar("T")
 
 
 class ConnectedLedgers(MemoryLedgers):
@@ -27,6 +29,7 @@ class ConnectedLedgers(MemoryLedgers):
         super().__init__(cluster)
         self._open: list[MemoryLedger] = []
         self.sidecars = 1
+        self.can_start = True
 
     async def run(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -41,6 +44,11 @@ class ConnectedLedgers(MemoryLedgers):
         self._open.clear()
         self.end_session()
         self.sidecars += 1
+
+    async def _ask(self, name: str, effect: Callable[[], T]) -> T:
+        if not self.can_start:
+            raise SidecarNotStarted("the sidecar has ended at its start")
+        return await super()._ask(name, effect)
 
     async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:
         return self._opened(await super().create_ledger(quorum, metadata))

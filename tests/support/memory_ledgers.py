@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -235,6 +236,9 @@ class MemoryLedger(Ledger):
         self._next = 0
         self._failure: TierlogError | None = None
         self._is_dropped = False
+        self._newest = anyio.Event()
+        """The end of the newest append."""
+        self._newest.set()
 
     async def append(self, entries: Sequence[Sequence[Buffer]]) -> int:
         cluster = self._service.cluster
@@ -242,14 +246,14 @@ class MemoryLedger(Ledger):
         first = self._next
         self._next += len(data)
 
-        def add() -> None:
-            for number, entry in enumerate(data, first):
-                cluster.add(self.id, number, entry)
-
         self._require()
+        before, self._newest = self._newest, anyio.Event()
+        ended = self._newest
         try:
-            await self._service._ask("append", add)
+            for number, entry in enumerate(data, first):
+                await self._service._ask("append", partial(cluster.add, self.id, number, entry))
             # BookKeeper acks in order: one that failed takes those behind it along.
+            await before.wait()
             self._require()
         except TierlogError as error:
             self._failure = self._failure or error
@@ -257,6 +261,8 @@ class MemoryLedger(Ledger):
         except BaseException:
             self._failure = self._failure or OutcomeUnknown("cancelled")
             raise
+        finally:
+            ended.set()
         stored = cluster.ledgers.get(self.id)
         if stored is not None:
             stored.acked = max(stored.acked, first + len(data) - 1)
@@ -282,4 +288,9 @@ class MemoryLedger(Ledger):
         await self._service._ask("close", lambda: self._service.cluster.close(self.id))
 
     def drop(self) -> None:
+        self._is_dropped = True
+
+    def end(self) -> None:
+        """As with its sidecar: nothing more is known of it here."""
+        self._failure = self._failure or OutcomeUnknown("the sidecar ended")
         self._is_dropped = True

@@ -30,16 +30,25 @@ class Request:
     arrived: bool = False
     answer: Any = None
     error: TierlogError | None = None
+    """What its caller hears."""
+    refusal: TierlogError | None = None
+    """What the service answered."""
     heard: trio.Event = attrs.field(factory=trio.Event)
     abandoned: bool = False
     """Nobody waits for the answer, and it may still take effect."""
+
+    def take_effect(self) -> None:
+        self.arrived = True
+        try:
+            self.answer = self.effect()
+        except TierlogError as error:
+            self.refusal = error
 
 
 class Requests:
     """``faults``: the share of requests with one."""
 
     def __init__(self, random: Random, faults: float) -> None:
-        self.bucket = Bucket()
         self.pending: list[Request] = []
         self.stopped: set[int] = set()
         """Callers that hear nothing."""
@@ -69,9 +78,9 @@ class Requests:
         elif self._random.random() < self._faults:
             self._fail(request)
         elif not request.arrived:
-            request.answer, request.arrived = request.effect(), True
+            request.take_effect()
         else:
-            self._end(request)
+            self._end(request, request.refusal)
         return True
 
     def settle(self) -> None:
@@ -81,7 +90,7 @@ class Requests:
 
     def _late(self, request: Request) -> None:
         if not request.arrived and self._random.random() < 0.5:
-            request.effect()
+            request.take_effect()
         self.pending.remove(request)
 
     def _end(self, request: Request, error: TierlogError | None = None) -> None:
@@ -104,17 +113,17 @@ class Requests:
             self._end(request, OutcomeUnknown("no answer yet"))
             return self.pending.append(late)
         # Twice, and the second answer is the one that arrives.
-        request.effect()
-        request.answer, request.arrived = request.effect(), True
+        request.take_effect()
+        request.take_effect()
         return None
 
 
 class ScheduledObjects(ObjectStore):
     """The store as ``caller`` sees it."""
 
-    def __init__(self, requests: Requests, caller: int) -> None:
+    def __init__(self, requests: Requests, bucket: Bucket, caller: int) -> None:
         self._requests = requests
-        self._bucket = requests.bucket
+        self._bucket = bucket
         self._caller = caller
 
     async def open(self) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from support.ledger_stores import LedgerSite, in_memory
 from support.live_service import name_in
+from support.patience import scaled
+from support.s3_server import BUCKET, S3Server
 from support.stores import make
 from tierlog import (
     ConfigError,
@@ -162,7 +164,44 @@ async def test_w6_the_end_of_a_sidecar_breaks_all_logs_and_every_container_recov
         assert service.sidecars == 2
 
 
+async def test_b11_containers_whose_sidecar_does_not_start_again_are_given_up_soon(
+    here: Machine, site: LedgerSite
+) -> None:
+    """So that another host can have them. A service that does not answer is waited for."""
+    async with here.open() as store:
+        await fill(store)
+        [service] = site.services
+        service.can_start = False
+        service.end_sidecar()
+        with anyio.fail_after(scaled(10)):
+            for _ in range(2):
+                with pytest.raises((OutcomeUnknown, Unavailable)):
+                    await store.append(NAME, b"x")
+        [container] = store.statistics().containers
+        assert (container.state, container.restarts) == ("failed", 5)
+
+
 # --- where the chunks are -----------------------------------------------------------------------------
+
+
+@pytest.mark.one_loop
+async def test_chunks_may_be_in_a_bucket_which_counts_its_requests(
+    here: Machine, elsewhere: Machine, server: S3Server
+) -> None:
+    s3 = S3Config(endpoint=server.url)
+    chunks = {"chunks": f"s3://{BUCKET}/stores/first", "s3": s3}
+    async with here.open(settings=chunks) as store:
+        await fill(store)
+        await store.flush()
+        counted = store.statistics().s3
+        assert counted is not None
+        assert counted.puts > 0
+    assert any(key.startswith("stores/first/containers/") for key in server.objects())
+    # How the bucket is reached is recorded too.
+    async with elsewhere.open(settings={"chunks": ""}) as store:
+        assert await read_all(store) == b"".join(PIECES)
+    with pytest.raises(StoreMismatch, match="correct `chunks`"):
+        await refused(here.open())
 
 
 async def test_where_the_chunks_are_has_its_golden_bytes(here: Machine) -> None:
@@ -205,6 +244,7 @@ async def test_the_folder_of_the_chunks_must_exist_be_empty_and_no_other_stores(
     (tmp_path / "home" / "letter").touch()
     with pytest.raises(InvalidArgument, match="holds other files, such as 'letter'"):
         await refused(here.open(settings={"chunks": str(tmp_path / "home")}))
+    (site.chunks / "lost+found").mkdir()
     async with here.open() as store:
         await fill(store)
         await store.flush()

@@ -21,6 +21,7 @@ from support.live_service import SyncOwnService, name_in, nothing_left, wait_unt
 from support.machines import PREFIX, Machines, joined_line
 from support.patience import scaled
 from support.s3_server import S3Server
+from tierlog.storage_backends.ledgers.java_runtime import find_java
 
 pytestmark = [
     pytest.mark.extended,
@@ -199,3 +200,27 @@ def test_a_sidecar_that_stood_still_for_longer_than_its_session_loses_nothing(ma
 
 def serve(machines: Machines, hosts: int = 1) -> SyncOwnService:
     return SyncOwnService(machines.disks / "here", hosts=hosts, place=machines.place)
+
+
+def test_v6_containers_of_a_host_whose_sidecar_does_not_start_again_go_to_another(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java, broken = tmp_path / "jdk" / "bin" / "java", tmp_path / "broken"
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\n[ -e {broken} ] && exit 1\nexec {find_java()} "$@"\n')
+    java.chmod(0o755)
+    with machines.supervise("127.0.0.2", "--containers=2") as supervisor:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAVA_HOME", str(java.parent.parent))
+            a = machines.host("a", "127.0.0.3")
+        with a, machines.host("b", "127.0.0.4"):
+            supervisor.settle_on("a", "b")
+            index = next(index for index, (host, _) in supervisor.assignments().items() if host == "a")
+            name = name_in(index, 2)
+            supervisor.create(name)
+            supervisor.append(name, b"before ")
+            broken.touch()
+            os.kill(sidecar_of(machines, a.pid), signal.SIGKILL)
+            wait_until(lambda: supervisor.assignments().get(index, "a")[0] == "b", "the other host has it")
+            supervisor.append(name, b"after")
+            assert supervisor.read(name) == b"before after"

@@ -466,7 +466,7 @@ async def test_an_idle_log_makes_no_call(service: FaultyLedgers) -> None:
     assert service.faults.asked == []
 
 
-async def test_an_append_is_one_call_and_all_calls_are_counted(service: FaultyLedgers) -> None:
+async def test_an_append_is_one_entry_for_each_part_and_all_calls_are_counted(service: FaultyLedgers) -> None:
     log = log_on(service)
     await log.open()
     service.faults.asked.clear()
@@ -474,7 +474,7 @@ async def test_an_append_is_one_call_and_all_calls_are_counted(service: FaultyLe
     for _ in range(5):
         await log.append([b"group"])
     await log.append([bytes(PART_BYTES + 1)])
-    assert service.faults.asked == ["append"] * 6
+    assert service.faults.asked == ["append"] * 7
     await log.confirm_owner()
     await log.read_window(1)
 

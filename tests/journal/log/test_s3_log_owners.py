@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from support.s3_log_world import S3LogWorld
+from support.log_worlds import S3LogWorld
 from tierlog.journal.log import s3_log, s3_open
 from tierlog.journal.log.flights import Flights
 from tierlog.journal.log.s3_calls import Put, RepeatedCalls

@@ -1,7 +1,8 @@
-"""Owners of one log in a bucket, in an order and with faults that a seed decides; and what must hold then."""
+"""Owners of one log in a service, in an order and with faults that a seed decides, and what must hold."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from random import Random
@@ -10,12 +11,16 @@ import attrs
 import trio
 import trio.testing
 
-from support.memory_objects import MemoryObjects
+from support.memory_ledgers import Cluster, MemoryLedgers
+from support.memory_objects import Bucket, MemoryObjects
+from support.scheduled_ledgers import ScheduledLedgers
 from support.scheduled_objects import Requests, ScheduledObjects
+from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
+from tierlog.journal.log.bookkeeper_log import BookKeeperLog
+from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, TierlogError
-from tierlog.storage_backends.base.object_store import ObjectStore
 from tierlog.storage_backends.base.world import World
 
 LOG_ID = b"0123456789abcdef"
@@ -37,7 +42,7 @@ class SeenOwner:
     ended: bool = False
 
 
-class S3LogWorld:
+class LogWorld(ABC):
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.requests = Requests(self.random, self.random.choice([0.0, 0.05, 0.2]))
@@ -47,7 +52,7 @@ class S3LogWorld:
         self.problems: list[str] = []
         self._ids = 0
         self._payloads = 0
-        self._appends_max = self.random.choice([1, 1, 3, 16])
+        self.appends_max = self.random.choice([1, 1, 3, 16])
 
     def run(self) -> list[str]:
         """What went wrong."""
@@ -87,14 +92,13 @@ class S3LogWorld:
         if all(owner.name in self.requests.stopped or owner.ended for owner in self.owners):
             self.requests.stopped.clear()
 
-    def log(self, objects: ObjectStore) -> S3Log:
-        options = S3LogOptions(
-            appends_max=self._appends_max,
-            pace=0.0,
-            check_after=self.random.choice([0.0, 1e9]),
-            start_bytes=self.random.choice([108, 110, 1 << 16]),
-        )
-        return S3Log(objects, "log/", LOG_ID, World(lambda: 0.0, self.random, self._new_id), options)
+    @abstractmethod
+    def log(self, caller: int | None) -> DurableDataLog:
+        """An owner, not open yet; None: one whose calls are answered at once."""
+
+    @property
+    def world(self) -> World:
+        return World(lambda: 0.0, self.random, self._new_id)
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -103,7 +107,7 @@ class S3LogWorld:
     # --- an owner --------------------------------------------------------------------------------
 
     async def _own(self, owner: SeenOwner) -> None:
-        log = self.log(ScheduledObjects(self.requests, owner.name))
+        log = self.log(owner.name)
         try:
             with owner.scope:
                 await self._work(owner, log)
@@ -115,7 +119,7 @@ class S3LogWorld:
             owner.ended = True
             await log.close()
 
-    async def _work(self, owner: SeenOwner, log: S3Log) -> None:
+    async def _work(self, owner: SeenOwner, log: DurableDataLog) -> None:
         opened = await log.open()
         read = {number: bytes(payload) async for number, payload in _all(log)}
         owner.epoch, owner.first = opened.epoch, min(read, default=opened.next_group)
@@ -124,14 +128,14 @@ class S3LogWorld:
         owner.read = read
         for _ in range(self.random.randint(0, 12)):
             async with trio.open_nursery() as nursery:
-                for _ in range(self.random.randint(1, self._appends_max)):
+                for _ in range(self.random.randint(1, self.appends_max)):
                     nursery.start_soon(self._append, owner, log)
                 for _ in range(self.random.choice([0, 0, 1, 3])):
                     nursery.start_soon(self._confirm, owner, log)
             if self.random.random() < 0.3:
                 await log.truncate()
 
-    async def _append(self, owner: SeenOwner, log: S3Log) -> None:
+    async def _append(self, owner: SeenOwner, log: DurableDataLog) -> None:
         self._payloads += 1
         payload = b"%d" % self._payloads
         number = log.next_group
@@ -146,7 +150,7 @@ class S3LogWorld:
             self.problems.append(f"owner {owner.name}: group {number} was acked as {acked}")
         owner.acked[acked] = payload
 
-    async def _confirm(self, owner: SeenOwner, log: S3Log) -> None:
+    async def _confirm(self, owner: SeenOwner, log: DurableDataLog) -> None:
         await trio.sleep(0)
         later = [each for each in self.owners if each.epoch > owner.epoch]
         try:
@@ -161,7 +165,7 @@ class S3LogWorld:
 
     async def _check(self) -> None:
         last = SeenOwner(len(self.owners))
-        log = self.log(MemoryObjects(self.requests.bucket))
+        log = self.log(None)
         try:
             opened = await log.open()
             last.read = {number: bytes(payload) async for number, payload in _all(log)}
@@ -191,7 +195,46 @@ class S3LogWorld:
                 )
 
 
-async def _all(log: S3Log) -> AsyncIterator[tuple[int, memoryview]]:
+async def _all(log: DurableDataLog) -> AsyncIterator[tuple[int, memoryview]]:
     async with aclosing(log.read()) as groups:
         async for each in groups:
             yield each
+
+
+class S3LogWorld(LogWorld):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.bucket = Bucket()
+
+    def log(self, caller: int | None) -> DurableDataLog:
+        options = S3LogOptions(
+            appends_max=self.appends_max,
+            pace=0.0,
+            check_after=self.random.choice([0.0, 1e9]),
+            start_bytes=self.random.choice([108, 110, 1 << 16]),
+        )
+        objects = (
+            MemoryObjects(self.bucket)
+            if caller is None
+            else ScheduledObjects(self.requests, self.bucket, caller)
+        )
+        return S3Log(objects, "log/", LOG_ID, self.world, options)
+
+
+class BookKeeperLogWorld(LogWorld):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.cluster = Cluster()
+
+    def log(self, caller: int | None) -> DurableDataLog:
+        options = BookKeeperLogOptions(
+            appends_max=self.appends_max,
+            ledger_bytes=self.random.choice([1, 8, 1 << 20]),
+            kept_bytes=self.random.choice([0, 1 << 20]),
+        )
+        service = (
+            MemoryLedgers(self.cluster)
+            if caller is None
+            else ScheduledLedgers(self.requests, self.cluster, caller)
+        )
+        return BookKeeperLog(service, "/log", LOG_ID, self.world, options)

@@ -1,0 +1,63 @@
+"""Starts of a sidecar that fail, without Java: the program is a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+import trio.testing
+
+from tierlog.storage_backends.base.errors import TierlogError, Unavailable
+from tierlog.storage_backends.base.ledger_service import SidecarNotStarted
+from tierlog.storage_backends.ledgers import sidecar
+from tierlog.storage_backends.ledgers.connection import SidecarConnection
+from tierlog.storage_backends.ledgers.process import SidecarProgram
+from tierlog.storage_backends.ledgers.sidecar import SidecarOptions, SidecarService
+
+
+@pytest.mark.anyio
+async def test_the_last_words_of_a_program_that_ends_at_once_are_in_the_error(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'there is no memory' >&2\nexit 1\n")
+    java.chmod(0o755)
+    service = SidecarService(
+        SidecarProgram(java=str(java), class_path=(), folder=str(tmp_path)),
+        SidecarOptions(servers="zk1:2181"),
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(service.run)
+        with pytest.raises(SidecarNotStarted, match="has ended .*: there is no memory"):
+            await service.count_bookies()
+        service.close()
+
+
+class Failing(SidecarService):
+    """Each start takes a second, and fails."""
+
+    starts = 0
+
+    async def _serve(
+        self, *, task_status: anyio.abc.TaskStatus[SidecarConnection] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        self.starts += 1
+        await anyio.sleep(1.0)
+        raise Unavailable("ZooKeeper does not answer")
+
+
+def test_b11_calls_that_are_repeated_start_a_failing_sidecar_ever_more_seldom() -> None:
+    async def body() -> None:
+        service = Failing(SidecarProgram(java="", class_path=(), folder=""), SidecarOptions(servers="zk1"))
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(service.run)
+            for _ in range(600):
+                with pytest.raises(TierlogError, match="does not answer"):
+                    await service.count_bookies()
+                await anyio.sleep(0.1)
+            # In a minute or more: after 0.5, 1, 2, 4, 8 and then each 10 seconds.
+            assert 8 <= service.starts <= 12
+            service.close()
+
+    assert sidecar._LONGEST_PAUSE == 10.0
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
