@@ -8,10 +8,10 @@ import org.apache.zookeeper.server.ServerCnxnFactory;
 import org.apache.zookeeper.server.ZooKeeperServer;
 
 /**
- * ZooKeeper and bookies in one process, for tests and examples: everything on the loopback interface and
- * below one folder. Ends with its standard input.
+ * ZooKeeper and bookies in one process, for tests and examples: everything at one address and below
+ * one folder. Ends with its standard input.
  *
- * <p>Arguments: the folder, the number of bookies, settings of bookies as NAME=VALUE. Writes the port of
+ * <p>Arguments: the folder, the number of bookies, the address, settings of bookies as NAME=VALUE. Writes the port of
  * ZooKeeper on standard output when all is up, then carries out the lines of standard input, and writes
  * "done" after each: "add" or "remove" a bookie, "expire" the session whose number follows.
  */
@@ -31,22 +31,23 @@ public final class BookKeeperService {
 
     private static void serve(String[] arguments) throws Exception {
         File folder = new File(arguments[0]);
+        String address = arguments[2];
         File log = new File(folder, "zk");
         ZooKeeperServer records = new ZooKeeperServer(log, log, TICK_MS);
         ServerCnxnFactory connections =
-                ServerCnxnFactory.createFactory(new InetSocketAddress("127.0.0.1", 0), 1000);
+                ServerCnxnFactory.createFactory(new InetSocketAddress(address, 0), 1000);
         connections.startup(records);
 
         ServerConfiguration settings = new ServerConfiguration();
-        for (int at = 2; at < arguments.length; at++) {
+        for (int at = 3; at < arguments.length; at++) {
             String[] setting = arguments[at].split("=", 2);
             settings.setProperty(setting[0], setting[1]);
         }
         int port = connections.getLocalPort();
-        settings.setMetadataServiceUri("zk+hierarchical://127.0.0.1:" + port + "/ledgers");
+        settings.setMetadataServiceUri("zk+hierarchical://" + address + ":" + port + "/ledgers");
         LocalBookKeeper bookies = new LocalBookKeeper(
                 Integer.parseInt(arguments[1]), settings, new File(folder, "bookies").getPath(), true, "b",
-                "127.0.0.1", port);
+                address, port);
         bookies.start();
         System.out.println(port);
 

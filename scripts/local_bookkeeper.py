@@ -1,7 +1,8 @@
 """A BookKeeper on this machine, ZooKeeper and some bookies in one process: for tests and for the quickstart.
 
 It is for trying out, not for keeping anything: what it has is below one folder, and a bookie that was removed
-is lost. It listens on the loopback interface, and ends with this process, however this process ends.
+is lost. It listens on the loopback interface, or on another one, and ends with this process, however this
+process ends.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,7 +35,6 @@ _JVM = (
 )
 _SMALL_BOOKIES = (
     "allowLoopback=true",
-    "listeningInterface=lo",
     "journalSyncData=true",
     "journalMaxGroupWaitMSec=1",
     "journalPreAllocSizeMB=4",
@@ -57,8 +58,18 @@ _SMALL_BOOKIES = (
 class LocalBookKeeper:
     """``folder`` is created, and is to be removed by the caller afterwards."""
 
-    def __init__(self, installation: Installation, folder: Path, *, bookies: int = 3) -> None:
-        """Raises ``ConfigError`` if anything is not installed."""
+    def __init__(
+        self,
+        installation: Installation,
+        folder: Path,
+        *,
+        bookies: int = 3,
+        address: str = "127.0.0.1",
+        interface: str = "lo",
+        under: Sequence[str] = (),
+    ) -> None:
+        """``address`` is that of ``interface``; ``under`` is put before the command line. Raises
+        ``ConfigError`` if anything is not installed."""
         installation.require([CLIENT, SERVER], "--server")
         java = find_java()
         groups = [CLIENT, SERVER]
@@ -66,8 +77,10 @@ class LocalBookKeeper:
         classes = compile_program(installation, java, program, groups)
         path = os.pathsep.join([str(classes), *installation.class_path(groups)])
         options = [*_JVM, f"-Djava.io.tmpdir={folder}", "-cp", path]
-        self._command = [java, *options, _SOURCE.stem, str(folder), str(bookies), *_SMALL_BOOKIES]
-        self._folder = folder
+        settings = [f"listeningInterface={interface}", *_SMALL_BOOKIES]
+        arguments = [str(folder), str(bookies), address, *settings]
+        self._command = [*under, java, *options, _SOURCE.stem, *arguments]
+        self._folder, self._address = folder, address
         self._process: subprocess.Popen[str] | None = None
         self.servers = ""
         """The address of ZooKeeper."""
@@ -85,7 +98,7 @@ class LocalBookKeeper:
                 start_new_session=True,
             )
         try:
-            self.servers = f"127.0.0.1:{int(self._answer())}"
+            self.servers = f"{self._address}:{int(self._answer())}"
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -19,6 +19,7 @@ from . import (
     join,
     journal,
     lts,
+    migrate,
     recover,
     segment_read,
     segment_write,
@@ -48,7 +49,7 @@ _HELP = (
 _READ = "Read (changes nothing)"
 _WRITE = "Write (owns the folder meanwhile)"
 _SERVICE = "The service"
-_TRANSFER = "Import, export, backup"
+_TRANSFER = "Import, export, backup, move"
 
 app = typer.Typer(
     name="tierlog",
@@ -125,7 +126,7 @@ app.command("import", rich_help_panel=_TRANSFER)(transfer.import_)
 _backups = _group("backup", "Make, list and remove backups: `tierlog backup NAME`.", _TRANSFER, BackupGroup)
 for _command in (backup.make, backup.ls, backup.rm):
     _backups.command()(_command)
-_add(app, _TRANSFER, backup.restore, recover.recover)
+_add(app, _TRANSFER, backup.restore, recover.recover, migrate.migrate)
 
 
 def _show_version(wanted: bool) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import anyio.lowlevel
@@ -62,6 +62,8 @@ _ENDS_BYTES = 512
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
+_RELOG_SEGMENTS = 16
+"""To log so many segments' bytes again, 1 MiB in all, is little."""
 _CLOSURES_MAX = 4096
 """Changes in one record; each takes 24 bytes."""
 _UNLOAD_STEP = 512
@@ -79,6 +81,9 @@ class CheckpointOptions(Value):
     """Log files are small that hold less than this on average: less than one that rolls."""
     files_max: int = 8
     """A checkpoint is due when the log has so many more small files than the last one left."""
+    costly_files_max: int = 0
+    """The same, if it is more, for what costs more than a checkpoint: one at an opening, which waits for it,
+    and to log many unflushed bytes again."""
     idle_segments: int = 1024
     """Segments in memory whose images the runs have, up to which none of them is unloaded."""
 
@@ -131,15 +136,22 @@ class Checkpointer:
 
         enough = self._options.wal_bytes // (_CLOSING_SHARE if closing else 1)
         # After four times its size, so that a large state takes at most a fifth of what is logged.
-        return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files()
+        return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files(
+            self._options.files_max
+        )
 
-    def _has_many_files(self) -> bool:
+    @property
+    def _most_files(self) -> int:
+        return max(self._options.files_max, self._options.costly_files_max)
+
+    def _has_many_files(self, files_max: int) -> bool:
         """Whether owners that lived briefly left many small files, each of which makes an opening slower, and
         there is room to log again what is in them: on a full disk, in the reserve, or that would keep the
         container from opening (rule W6)."""
         log = self._log.statistics()
-        small = log.retained_bytes // self._options.small_file_bytes
-        if log.files <= self._files_left + self._options.files_max + small:
+        # As many as a large state's checkpoint is worth.
+        large = max(log.retained_bytes, 4 * self._state.checkpoint_bytes)
+        if log.files <= self._files_left + files_max + large // self._options.small_file_bytes:
             return False
 
         size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)
@@ -232,7 +244,7 @@ class Checkpointer:
 
         Owners that are killed soon, one after the other, thus leave a bounded number of files: each leaves
         this group whole, or none of it (C7). ``publish`` makes it visible, by its number."""
-        if not self._has_many_files() or (data := await self._small_backlog()) is None:
+        if not self._has_many_files(self._most_files) or (data := await self._small_backlog()) is None:
             return
 
         self._count += 1
@@ -291,7 +303,10 @@ class Checkpointer:
         """Log the oldest unflushed bytes again if they keep too much else in the log (rule F4), or all of
         them if they keep too many files."""
         horizon = self._log.next_group
-        if not self._has_many_files():
+        is_little = self._cache.unflushed_bytes <= _RELOG_BYTES and not any(
+            islice(self._unflushed_segments(), _RELOG_SEGMENTS, None)
+        )
+        if not self._has_many_files(self._options.files_max if is_little else self._most_files):
             # What is logged again frees at least as much, or an outage of long-term storage would log its
             # backlog over and over.
             unflushed = self._cache.unflushed_bytes

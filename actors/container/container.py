@@ -25,6 +25,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from ...journal.manifest.chain import StoredElement
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -64,6 +65,7 @@ from .history import RecoveredHistory
 from .imports import SegmentImporter
 from .leases import Leases
 from .legacy_hook import LegacyHook
+from .listed_chain import refuse_migrated
 from .local_disk import LocalDisk
 from .lost_histories import check_position
 from .metadata_store import LoggedMetadataStore
@@ -141,6 +143,7 @@ class Container:
             record,
             adopt=options.adopt,
             is_built=options.is_built,
+            migrates=options.migrates,
         )
         self._stop = anyio.Event()
         self._ends_flushed = False
@@ -218,6 +221,8 @@ class Container:
             components = self._built = build_components(self)
             recovery = Recovery(self.log, opened, self.state, components.publisher, self.cache)
             self._recovery = await recovery.run()
+            if not self.options.migrates:
+                refuse_migrated(self.state.manifest.recorded_last, self.index)
             await components.table_runs.open()
             await self.history.note_lengths()
             await components.checkpointer.compact(components.publisher.publish)
@@ -558,6 +563,11 @@ class Container:
         no client asks for more."""
         await self.flush()
         self._ends_flushed = True
+
+    async def migrate(self, place: str) -> StoredElement:
+        """Flush everything, and end the container here: it goes on at ``place`` (rule E1)."""
+        await self.pins.publish_all()
+        return await self.ownership.migrate(place)
 
     def unflushed(self) -> tuple[int, int]:
         """The segments that long-term storage lacks something of, and the bytes."""

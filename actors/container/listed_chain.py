@@ -14,7 +14,7 @@ from ...journal.manifest.chain import (
     list_elements,
     read_newest,
 )
-from ...journal.manifest.element import NOTHING, Element, Position
+from ...journal.manifest.element import NOTHING, Element, Kind, Position
 from ...journal.manifest.rules import Known, Step, decide
 from ...journal.manifest.store_record import other_store
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -162,6 +162,17 @@ def lost_log(listed: ListedChain, container: int, moved: Sequence[str] = ()) -> 
         f"flush (`tierlog recover --from-lts --container {container}`, `tierlog serve --recover-from-lts`, "
         f"or open_store(recover_from_lts=True)); the others go on with their logs"
     )
+
+
+def refuse_migrated(element: Element | None, container: int) -> None:
+    """Raises ``StoreMismatch`` if this, the newest element that is known, says that the container goes on at
+    another place (rule E2)."""
+    if element is not None and element.kind is Kind.MIGRATED:
+        place = folder_of(element).shown
+        raise StoreMismatch(
+            f"container {container} was moved to {place}: open the store there. If the move was not "
+            f"completed, `tierlog migrate --confirm` goes on with it and `tierlog migrate --undo` gives it up"
+        )
 
 
 def empty(container: int, *, can_adopt: bool) -> Unavailable:

@@ -104,6 +104,26 @@ class LtsBoot:
                 pins=newest.pins,  # P5
             )
         )
+        state = self._state(claim, epoch)
+        ended = self.ended_logs
+        if self.newest.n:
+            ended += (EndedLog(newest.owner.log, self.newest.n, epoch),)
+        state.begin_history(history, epoch, ended)
+        state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
+        await self._log_state(state, log)
+        return claim
+
+    async def go_on(self, log: DurableDataLog, claim: LogElement, epoch: int) -> None:
+        """Log the container as of the element, as the next group of its ``log`` at another place, which was
+        opened with ``epoch``. Nothing of it is lost, so it begins no history (rule E5). ``claim`` is the
+        first element there."""
+        state = self._state(claim, epoch)
+        state.sequence = self.newest.element.progress.highest_version
+        await self._log_state(state, log)
+
+    def _state(self, claim: LogElement, epoch: int) -> ContainerState:
+        """As of ``chosen``, with ``claim`` as the head of the chain."""
+        newest, chosen = self.newest.element, self.chosen
         state = ContainerState(self.container, epoch)
         state.know_elements(ManifestState(claim))
         for row in self.records:
@@ -120,11 +140,9 @@ class LtsBoot:
         state.has_spilled = True
         state.note_newest_segment(newest.progress.newest_segment)
         state.cycle = CycleComplete(chosen.epoch, chosen.progress.cycle, chosen.progress.cut, True)
-        ended = self.ended_logs
-        if self.newest.n:
-            ended += (EndedLog(newest.owner.log, self.newest.n, epoch),)
-        state.begin_history(history, epoch, ended)
-        state.write_records(((UNCONFIRMED_KEY, UnconfirmedRecord(Reason.RESTORED).encode()),))
+        return state
+
+    async def _log_state(self, state: ContainerState, log: DurableDataLog) -> None:
         made = whole_checkpoint(state, 1, log.next_group, size_max=_CHECKPOINT_BYTES)
         if made is None:
             raise TooLarge(
@@ -132,7 +150,6 @@ class LtsBoot:
                 f"take more than {_CHECKPOINT_BYTES >> 20} MiB"
             )
         await log_checkpoint(state, log, made[0])
-        return claim
 
 
 def without_elements(store: bytes) -> StoredElement:

@@ -65,6 +65,12 @@ class ManifestState:
         return None if self.head is None else self.head.element
 
     @property
+    def recorded_last(self) -> Element | None:
+        """The newest element that was recorded, whether it exists or not."""
+        op = self.intent or self.head
+        return None if op is None else op.element
+
+    @property
     def size(self) -> int:
         """The size of both elements, in bytes."""
         return sum(len(op.content) for op in (self.head, self.intent) if op is not None)

@@ -72,3 +72,6 @@ class ContainerOptions:
     copied folder, on purpose. It deletes nothing until an operator confirms it (rule G4)."""
     is_built: bool = False
     """The folder is under construction: a log that holds nothing is a new one, not a lost one (rule R11)."""
+    migrates: bool = False
+    """Open also a container that was moved to another place, unless that has it: to complete the move, or to
+    give it up (rule E3)."""

@@ -62,7 +62,16 @@ from ...storage_backends.sorted_runs.run_list import RunList
 from ..telemetry.logging import get_logger
 from .claims import Claim, find_foreign_claims, leave_last_claim, list_claims
 from .confirmation import Confirmation
-from .listed_chain import OURS, ListedChain, empty, foreign, lost_log, mismatch, moved_from
+from .listed_chain import (
+    OURS,
+    ListedChain,
+    empty,
+    foreign,
+    lost_log,
+    mismatch,
+    moved_from,
+    refuse_migrated,
+)
 from .manifest_state import ManifestState
 from .old_elements import OldElements
 from .owner import Identity
@@ -156,16 +165,20 @@ class StorageOwnership:
         *,
         adopt: bool,
         is_built: bool,
+        migrates: bool = False,
     ) -> None:
         """``adopt``: an operator has decided that this folder goes on, whatever the chain holds (rule J6).
-        ``is_built``: the folder is under construction, and a log that holds nothing is not lost."""
+        ``is_built``: the folder is under construction, and a log that holds nothing is not lost.
+        ``migrates``: nothing is served before long-term storage is claimed (rule E3)."""
         self._chunks = chunks
         self.container = source.container
         self.identity = identity
         self._log = log
         self._source = source
         self._confirmation = confirmation
-        self._adopt, self._is_built = adopt, is_built
+        self._adopt, self._is_built, self._migrates = adopt, is_built, migrates
+        self._destination = ""
+        """Where the container goes on; empty unless this owner ends it here."""
         self._record = record
         self._is_open = self._folder_checked = False
         self._found: ListedChain | None = None
@@ -214,6 +227,10 @@ class StorageOwnership:
     async def begin(self) -> None:
         """Claim long-term storage once the log is recovered and can be appended to. If it does not answer, or
         has no room, ``ensure`` does it later. Raises ``StoreMismatch``, ``NotOwner``."""
+        if self._migrates:
+            await self.ensure()
+            return
+
         if self._found is None:
             return
 
@@ -330,6 +347,15 @@ class StorageOwnership:
             op = await self._advance(Kind.PINNED, ListedChain(self._seen), pins=change)
         return StoredElement(op.position, op.element)
 
+    async def migrate(self, place: str) -> StoredElement:
+        """Return the element which says that the container goes on at ``place``, once it counts. This owner
+        creates none after it (rule E1)."""
+        async with self._lock:
+            await self._ensure()
+            self._destination = place
+            op = await self._advance(Kind.MIGRATED, ListedChain(self._seen))
+        return StoredElement(op.position, op.element)
+
     async def prove_anew(self) -> None:
         """Return once an element counts that this owner has recorded since the call (rule J9). An ``Open`` is
         none: it may have been recorded before, and a copy of the log since then knows it."""
@@ -410,7 +436,7 @@ class StorageOwnership:
         """Whether the element that was recorded earlier makes the next one needless."""
         element = op.element
         return (
-            kind is element.kind not in (Kind.PROOF, Kind.PINNED)
+            kind is element.kind not in (Kind.PROOF, Kind.PINNED, Kind.MIGRATED)
             and element.owner.owner == self.identity.owner
             and element.progress.cut >= cut
         )
@@ -424,6 +450,11 @@ class StorageOwnership:
         change: ChangeRuns,
         pins: ChangePins,
     ) -> LogElement:
+        owner = self.identity.signature
+        if kind is Kind.MIGRATED:
+            owner = attrs.evolve(owner, location=self._destination)
+        elif self._destination:
+            raise Unavailable(f"container {self.container} goes on at {self._destination}")
         published = self._source.manifest.newest
         before = Progress() if published is None else published.progress
         found = before if listed.newest is None else listed.newest.element.progress
@@ -437,7 +468,7 @@ class StorageOwnership:
                 n=predecessor.n + 1,
                 kind=kind,
                 epoch=self.epoch,
-                owner=self.identity.signature,
+                owner=owner,
                 predecessor=predecessor,
                 time_ms=self._source.now_ms(),
                 progress=progress,
@@ -511,6 +542,10 @@ class StorageOwnership:
         """Raise why this owner must not go on; returns if an operator decided that it does."""
         # A successor that came meanwhile is not foreign: it fenced the log before it created anything.
         await self._log.confirm_owner()
+        if step is Step.FOREIGN and listed.newest is not None:
+            # E2: also with ``adopt``, and for an older copy of the log.
+            refuse_migrated(self._source.manifest.newest, self.container)
+            refuse_migrated(listed.newest.element, self.container)
         chosen = self._adopt and not self._is_open
         if step is Step.EMPTY:
             # Only here: its runs may be gone, which is no reason to go on with what is another's.

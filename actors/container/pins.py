@@ -136,7 +136,7 @@ class Pins:
             await self._make_room()
             self._making = name
             try:
-                await self._publish_all()
+                await self.publish_all()
                 element = await self._ownership.change_pins(partial(self._with_pin, name))
                 # P1: until the record is there, which is made of it.
                 self._ownership.spared_elements.add(element.n)
@@ -166,14 +166,14 @@ class Pins:
         _log.warning("backup_given_up", container=self._container.index, backup=name)
         await self.drop(name)
 
-    async def _publish_all(self) -> None:
+    async def publish_all(self) -> None:
         """Flush, so that the runs that count have everything up to now (rule F10). What they name is there:
         nothing is deleted before runs without it count (rule G6)."""
         await self._container.flush()
         if self._container.table_runs.lacks_room:
             raise StorageFull(
-                "long-term storage has no room for what a backup needs: nothing was backed up; free some and "
-                "try again"
+                "long-term storage has no room for the tables of all that was acked: nothing was done; free "
+                "some and try again"
             )
 
     async def _check_new(self, name: str) -> None:

@@ -163,14 +163,20 @@ class Link:
 
     async def _next(self, connection: socket.socket, welcomed: bool) -> bytes:
         """The next bytes; empty if this supervisor is none any more, from ``_left`` on."""
-        heard = anyio.current_time()
+        heard, is_late = anyio.current_time(), False
         while True:
+            data: bytes | None = None
             # A process that accepts and sends nothing, such as a frozen supervisor, must not hold this host.
             with anyio.move_on_after(self._dialer.quiet if welcomed else _WELCOME_SECONDS):
                 data = await _receive(connection)
+            if data is not None:
                 if welcomed and not data:
                     self._left = anyio.current_time()
+                # V4: what was on its way for so long may be orders that fence what a successor has found.
+                elif is_late and await self._dialer.is_replaced(self.term):
+                    self._left, data = heard, b""
                 return data
+            is_late = True
             if not welcomed:
                 return b""
             # V4: it may be late, or its machine gone, which shows by no event. Who leaves it too soon loses

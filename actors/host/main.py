@@ -136,6 +136,12 @@ def _confirm_seconds(adoption: float) -> float:
     return min(_CONFIRM_SECONDS, adoption / 2)
 
 
+def without_restarts(config: StoreConfig) -> StoreConfig:
+    """V8: a container that failed where other machines may be better off is opened by one of them. Only this
+    one may be cut off from the store."""
+    return attrs.evolve(config, supervision=attrs.evolve(config.supervision, restarts=0))
+
+
 class ContainerLocations:
     """The URL of each container's host: this host's for those served here, the supervisor's last word for the
     others."""
@@ -244,7 +250,7 @@ class HostService:
         return open_host(
             options.place,
             options.id,
-            config=self._config,
+            config=without_restarts(self._config) if self._joins else self._config,
             store_id=options.store_id,
             adopt=options.adopt,
             span=self._tracing,

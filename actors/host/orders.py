@@ -223,9 +223,12 @@ class Orders:
             container=order.index,
             epoch=getattr(report, "epoch", None),
         )
-        # The later supervisor gave it no such request; it learns the state from the hello.
         if order.term == self._term:
             self._report(report)
+        elif isinstance(report, Opened):
+            # V2: no answer to the later supervisor, whose requests have other numbers. The hello did not name
+            # it, and it fenced the owner that the supervisor may know.
+            self._report(attrs.evolve(report, request=0))
 
 
 def _kind(ended: ActorExit) -> str:

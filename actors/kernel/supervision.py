@@ -99,6 +99,8 @@ class RestartPlan:
     def give_up(self, last: ActorExit) -> ActorExit:
         """The exit to report at the limit: the last one, with the reason for giving up."""
         policy = self._policy
+        if not policy.restarts_max:
+            return last
         why = f"gave up: {policy.restarts_max} restarts within {policy.window:g} s were not enough"
         return attrs.evolve(last, detail=f"{why}; last: {last.detail}" if last.detail else why)
 

@@ -19,8 +19,9 @@ record and without an element has lost its journal, and is refused."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from enum import Enum
 from functools import partial
 
 import attrs
@@ -86,9 +87,11 @@ async def copy_backup(
     progress: Progress = no_progress,
     *,
     verify: bool = False,
+    is_alone: bool = True,
 ) -> CopiedBackup:
     """Copy the backup ``name`` from the long-term storage ``source`` to ``target``, both open. ``verify``:
-    read all that the backup has there, and copy again what is damaged.
+    read all that the backup has there, and copy again what is damaged. Without ``is_alone`` the store itself
+    follows, and with it the store's record and the elements.
 
     Raises ``BackupNotFound``, ``BackupIncomplete``, ``BackupExists`` (``target`` has another one of that
     name), ``StoreMismatch`` (``target`` has another store or history, or a store lives there),
@@ -106,7 +109,7 @@ async def copy_backup(
     place = PlaceOfCopies(target, len(record.elements), *rewritten)
     await place.check_history(source)
     await copy.verified.choose(place.records(), name)
-    return await copy.run()
+    return await copy.run(_Rest.COPY if is_alone else _Rest.FOLLOWS)
 
 
 async def copy_for_restore(
@@ -129,7 +132,15 @@ async def copy_for_restore(
                 f"still be deleted there: restore it into another folder, or with --chunks into another "
                 f"bucket or prefix"
             )
-    return await (await _Copy.of(source, target, record, progress, verify=True)).run(restores=True)
+    return await (await _Copy.of(source, target, record, progress, verify=True)).run(_Rest.STORE)
+
+
+class _Rest(Enum):
+    """What comes besides runs, chunks and the backup's record."""
+
+    COPY = "the store's record, and the elements at the end"
+    STORE = "the elements, and the store's record at the end: a store has all of its elements"
+    FOLLOWS = "nothing"
 
 
 class _Copy:
@@ -163,29 +174,19 @@ class _Copy:
         objects = CopiedObjects(source, target, record.name, progress, rereads=verify)
         return cls(source, target, record, elements, objects)
 
-    async def run(self, *, restores: bool = False) -> CopiedBackup:
-        """``restores``: the store's record comes last, so that a store has all of its elements."""
+    async def run(self, rest: _Rest) -> CopiedBackup:
         record, target = self._record, self._target
-        for index, element in enumerate(self.elements):
-            await self._check_published(element, index)
-        await self._objects.remove_parts()
-        for index, element in enumerate(self.elements):
-            known = await self.verified.runs(index)
-            await work_through(element.element.runs, _WORKERS, partial(self._copy_run, known))
-            async with aclosing(self._chunks_of(element)) as pages:
-                async for chunks in pages:
-                    self._check_names(chunks, index)
-                    known = await self.verified.chunks(index, chunks)
-                    await work_through(chunks, _WORKERS, partial(self._copy_chunk, known))
-        if not restores:
+        file = pin_record_name(record.name)
+        await copy_elements(self._source, self.elements, self._objects, self.verified, lambda index: file)
+        if rest is _Rest.COPY:
             await self._put_store_record()
         parts = encode_pin_record(record.name, record.store, self.elements)
         await self._objects.put(pin_record_name(record.name), parts, self._read_record)
-        for index, element in enumerate(self.elements):
+        for index, element in enumerate(self.elements if rest is not _Rest.FOLLOWS else ()):
             if not await list_elements(target, index, element.n):
                 read = partial(read_element, target, index, element.n)
                 await self._objects.put(element_name(index, element.n), [element.element.encode()], read)
-        if restores:
+        if rest is _Rest.STORE:
             await self._put_store_record()
         return CopiedBackup(record.name, record.time_ms, **attrs.asdict(self._objects.totals))
 
@@ -198,40 +199,65 @@ class _Copy:
         for index in range(len(there.elements)):
             await read_pinned(self._target, there, index)
 
-    def _check_names(self, chunks: Sequence[ChunkRecord], container: int) -> None:
-        """A record that somebody forged may name any object there, such as one of another container, which
-        would be replaced. Those of runs are checked as they are read."""
-        for chunk in chunks:
-            if not _is_chunk_name(chunk.name, container):
-                raise DataCorruption(
-                    f"it names {chunk.name}, which is no chunk of container {container}",
-                    file=pin_record_name(self._record.name),
-                )
 
-    async def _check_published(self, element: StoredElement, index: int) -> None:
-        """A copy that could not be restored is not made (rule R3)."""
-        with Table(element.element.runs).view() as view:
-            published = await check_published(view, reader_of(self._source), index)
-        if published.inconsistencies:
-            first = published.inconsistencies[0]
+async def copy_elements(
+    source: ChunkStorage,
+    elements: Sequence[StoredElement],
+    objects: CopiedObjects,
+    verified: VerifiedObjects,
+    file_of: Callable[[int], str],
+) -> None:
+    """Copy the runs and chunks of one element of each container. ``file_of(container)`` is the object that
+    has it. Raises ``DataCorruption``."""
+    for index, element in enumerate(elements):
+        await _check_published(source, element, index, file_of(index))
+    await objects.remove_parts()
+
+    async def copy_run(known: Mapping[str, Known], run: RunEntry) -> None:
+        needed = Needed(run.name, run.length, partial(object_damage, run))
+        await objects.copy(needed, known.get(run.name))
+
+    async def copy_chunk(known: Mapping[str, Known], chunk: ChunkRecord) -> None:
+        await objects.copy(needed_chunk(chunk), known.get(chunk.name))
+
+    for index, element in enumerate(elements):
+        known = await verified.runs(index)
+        await work_through(element.element.runs, _WORKERS, partial(copy_run, known))
+        async with aclosing(_chunks_of(source, element)) as pages:
+            async for chunks in pages:
+                _check_names(chunks, index, file_of(index))
+                known = await verified.chunks(index, chunks)
+                await work_through(chunks, _WORKERS, partial(copy_chunk, known))
+
+
+def _check_names(chunks: Sequence[ChunkRecord], container: int, file: str) -> None:
+    """A record that somebody forged may name any object there, such as one of another container, which would
+    be replaced. Those of runs are checked as they are read."""
+    for chunk in chunks:
+        if not _is_chunk_name(chunk.name, container):
             raise DataCorruption(
-                f"not all that the backup has is of one moment, so it cannot be restored: "
-                f"{first.segment or 'the container'}: {first.message}; make another one",
-                file=pin_record_name(self._record.name),
+                f"it names {chunk.name}, which is no chunk of container {container}", file=file
             )
 
-    async def _chunks_of(self, element: StoredElement) -> AsyncGenerator[list[ChunkRecord], None]:
-        with Table(element.element.runs).view() as view:
-            async with aclosing(pages_of_rows(view, reader_of(self._source), CHUNK_PREFIX.encode())) as pages:
-                async for rows in pages:
-                    yield [chunk for row in rows if (chunk := chunk_of_row(row)) is not None]
 
-    async def _copy_run(self, known: Mapping[str, Known], run: RunEntry) -> None:
-        needed = Needed(run.name, run.length, partial(object_damage, run))
-        await self._objects.copy(needed, known.get(run.name))
+async def _check_published(source: ChunkStorage, element: StoredElement, index: int, file: str) -> None:
+    """A copy that could not be restored is not made (rule R3)."""
+    with Table(element.element.runs).view() as view:
+        published = await check_published(view, reader_of(source), index)
+    if published.inconsistencies:
+        first = published.inconsistencies[0]
+        raise DataCorruption(
+            f"not all that it has is of one moment, so it cannot be restored: "
+            f"{first.segment or 'the container'}: {first.message}; make another backup",
+            file=file,
+        )
 
-    async def _copy_chunk(self, known: Mapping[str, Known], chunk: ChunkRecord) -> None:
-        await self._objects.copy(needed_chunk(chunk), known.get(chunk.name))
+
+async def _chunks_of(source: ChunkStorage, element: StoredElement) -> AsyncGenerator[list[ChunkRecord], None]:
+    with Table(element.element.runs).view() as view:
+        async with aclosing(pages_of_rows(view, reader_of(source), CHUNK_PREFIX.encode())) as pages:
+            async for rows in pages:
+                yield [chunk for row in rows if (chunk := chunk_of_row(row)) is not None]
 
 
 def _is_chunk_name(name: str, container: int) -> bool:

@@ -21,7 +21,7 @@ from .configuration_file import load_config
 from .units import Setting, UnitError
 
 PREFIX = "TIERLOG_"
-_OPTIONS = frozenset({"CHUNKS", "CONFIG", "DATA", "URL"})
+_OPTIONS = frozenset({"BOOKKEEPER", "CHUNKS", "CONFIG", "DATA", "MAVEN_MIRROR", "URL"})
 _CLOSE = 0.8
 """How similar an unknown variable is to a setting's to count as a typo of it."""
 

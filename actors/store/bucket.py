@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 import anyio
 import attrs
 
-from ...journal.coordination.contract import IDENTITY, Coordination
+from ...journal.coordination.contract import CONTROL, IDENTITY, TERM, Coordination
 from ...journal.coordination.objects import ObjectCoordination
 from ...journal.log.s3_calls import RepeatedCalls
 from ...journal.log.s3_layout import S3LogOptions
 from ...journal.log.s3_log import S3Log
 from ...journal.manifest.element import CONTAINERS_PREFIX
-from ...storage_backends.base.errors import ConfigError, DataCorruption, StoreMismatch
+from ...journal.manifest.store_record import MIGRATION_RECORD, being_moved
+from ...storage_backends.base.errors import ConfigError, DataCorruption, InvalidArgument, StoreMismatch
 from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_location import S3Location
@@ -24,11 +25,14 @@ from ..folder.chunk_location import ChunkLocation, require_s3, s3_options
 from ..settings.configuration import StoreConfig
 from .shared import SharedPlace
 
-_LOGS, _CHUNKS = "wal/", "lts/"
+_LOGS, _CHUNKS, _TRIAL = "wal/", "lts/", "trial"
+LOGS_AND_RECORDS = (_LOGS, IDENTITY, TERM, CONTROL, "leases/", _TRIAL)
+"""What is below the prefix besides the chunks."""
 _PATIENCE, _DELAYS = 30.0, (0.02, 1.0)
 """Seconds for which an opening repeats a listing."""
-_GROUPS_MAX = 4096
-"""A checkpoint is due after so many groups, because an opening fetches each."""
+_GROUPS_MAX, _SMALL_GROUP = 128, 64 << 10
+"""A checkpoint is due after so many small groups, because an opening fetches each."""
+_COSTLY_GROUPS_MAX = 4096
 
 
 class BucketPlace(SharedPlace):
@@ -71,6 +75,26 @@ class BucketPlace(SharedPlace):
     async def locate_chunks(self) -> ChunkLocation:
         return ChunkLocation(f"{self._location}{_CHUNKS}", self._config.s3)
 
+    async def new_chunks(self) -> ChunkLocation:
+        return await self.locate_chunks()
+
+    async def check_target(self, chunks: ChunkLocation) -> bool:
+        assert self._objects is not None
+        has_logs, own = False, chunks.chunks.removeprefix(str(self._location))
+        async with aclosing(self._objects.list("")) as listed:
+            async for each in listed:
+                is_log = each.key.startswith(_LOGS)
+                has_logs |= is_log
+                if not is_log and each.key != _TRIAL and not each.key.startswith(own):
+                    raise InvalidArgument(
+                        f"{self._location} has other objects, such as {each.key}: name an empty prefix"
+                    )
+        await ObjectCoordination(self._objects, "", self._world).try_conditions()
+        return has_logs
+
+    async def record_chunks(self, chunks: ChunkLocation) -> None:
+        """They can be nowhere else."""
+
     def make_log(self, index: int, log_id: bytes, owner: bytes) -> S3Log:
         assert self._objects is not None
         log = self._config.s3_log
@@ -78,12 +102,19 @@ class BucketPlace(SharedPlace):
         return S3Log(self._objects, f"{_LOGS}{index:04d}/", log_id, self._world, options, owner)
 
     def checkpoints(self, options: CheckpointOptions) -> CheckpointOptions:
-        return attrs.evolve(options, files_max=_GROUPS_MAX)
+        return attrs.evolve(
+            options,
+            files_max=_GROUPS_MAX,
+            small_file_bytes=_SMALL_GROUP,
+            costly_files_max=_COSTLY_GROUPS_MAX,
+        )
 
 
 async def refuse_others(objects: ObjectStore, coordination: Coordination, world: World) -> None:
     """There is no identity: raises if something else is there."""
     calls = RepeatedCalls(objects, world, _PATIENCE, _DELAYS)
+    if await calls.list(f"{_CHUNKS}{MIGRATION_RECORD}"):
+        raise being_moved(coordination.place(""))
     if await calls.list(_LOGS) or await calls.list(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
         raise DataCorruption(
             "the store's identity is missing although there are logs or chunks of it: put the object back",

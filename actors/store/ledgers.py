@@ -133,6 +133,21 @@ class LedgerPlace(SharedPlace):
         self.counts = self.counts or (S3RequestCounts() if location.is_bucket else None)
         return location
 
+    async def new_chunks(self) -> ChunkLocation:
+        return self._decide(await self._recorded())
+
+    async def check_target(self, chunks: ChunkLocation) -> bool:
+        recorded = await self._recorded()
+        if recorded is not None and recorded.chunks != chunks.chunks:
+            raise StoreMismatch(
+                f"{self.coordination.place(CHUNKS)} says that the chunks are in {recorded.chunks}, not in "
+                f"{chunks.chunks}: name another path"
+            )
+        return bool(await self._service.children(f"{self._location.path}/{_LOGS}"))
+
+    async def record_chunks(self, chunks: ChunkLocation) -> None:
+        await self.coordination.compare_and_set(CHUNKS, encode_location(chunks))
+
     def make_log(self, index: int, log_id: bytes, owner: bytes) -> BookKeeperLog:
         settings, path = self._config.bookkeeper, f"{self._location.path}/{_LOGS}/{index:04d}"
         options = BookKeeperLogOptions(

@@ -25,6 +25,7 @@ import attrs
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
 from ...journal.manifest.element import CONTAINERS_PREFIX
+from ...journal.manifest.store_record import MIGRATION_RECORD, being_moved
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
 from ...storage_backends.base.files import FileHandle, Files, sync_ancestry
@@ -131,6 +132,8 @@ async def refuse_claimed(
     chunks = make_chunk_reader(location, files, folder, world)
     await chunks.open()
     try:
+        if await chunks.exists(MIGRATION_RECORD):
+            raise being_moved(folder.path)
         async with aclosing(chunks.list(CONTAINERS_PREFIX)) as claims:
             async for claim in claims:
                 raise StoreMismatch(
@@ -267,10 +270,16 @@ def restart_policy(config: StoreConfig) -> RestartPolicy:
 
 
 def runtime_options(
-    config: StoreConfig, *, adopt: bool, is_built: bool = False, flush_budget: float = 0.0
+    config: StoreConfig,
+    *,
+    adopt: bool,
+    is_built: bool = False,
+    migrates: bool = False,
+    flush_budget: float = 0.0,
 ) -> RuntimeOptions:
+    container = attrs.evolve(container_options(config, adopt=adopt), is_built=is_built, migrates=migrates)
     return RuntimeOptions(
-        container=attrs.evolve(container_options(config, adopt=adopt), is_built=is_built),
+        container=container,
         storage=storage_options(config),
         restart=restart_policy(config),
         unavailable_wait=config.timeouts.unavailable,
@@ -511,6 +520,8 @@ class StoreOpener:
     """Fence another process that has the folder open, instead of refusing."""
     recover_from_lts: bool = False
     """Recover what of its logs is missing from long-term storage alone (rule R11)."""
+    migrates: bool = False
+    """Open also a store whose move was begun, to complete it or to give it up (rule E3)."""
     span: SpanHook | None = None
     world: World
     files: Files
@@ -614,6 +625,7 @@ class StoreOpener:
                 self.config,
                 adopt=self.adopt,
                 is_built=self.moves_to is not None,
+                migrates=self.migrates,
                 flush_budget=flush_budget,
             ),
             world=self.world,

@@ -38,7 +38,7 @@ from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.local_copies import ForeignCopies
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..container.cold_segments import ColdSegments
-from ..container.listed_chain import list_chain, lost_log
+from ..container.listed_chain import list_chain, lost_log, refuse_migrated
 from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.publish import Publisher
@@ -96,6 +96,7 @@ async def take_snapshot(
     state = ContainerState(index, opened.epoch)
     publisher = Publisher(state, cache, due_bytes=sys.maxsize)
     await Recovery(log, opened, state, publisher, cache).run()
+    refuse_migrated(state.manifest.recorded_last, index)
     cache.evict()  # bytes that were cached before replay found them flushed
     metadata = LoggedMetadataStore(state, refuse_request, runs)
     # A log that was never opened has epoch 0, and nothing to read.

@@ -342,8 +342,13 @@ async def serve(parts: RuntimeParts) -> AsyncIterator[SegmentStore]:
     """Serve all containers of the store to the body."""
     runtime = ContainerRuntime(parts)
     async with runtime.running():
-        for container in [runtime.begin(index) for index in range(runtime.containers)]:
-            await container.wait_started()
+        if parts.options.container.migrates:
+            # E3: whoever gets the first one gets the others.
+            for index in range(runtime.containers):
+                await runtime.open(index)
+        else:
+            for container in [runtime.begin(index) for index in range(runtime.containers)]:
+                await container.wait_started()
         yield runtime.store
 
 

@@ -85,6 +85,21 @@ class SharedPlace(ABC):
         """Where the chunks of the store are, which has its identity. Raises if they cannot be reached."""
 
     @abstractmethod
+    async def new_chunks(self) -> ChunkLocation:
+        """Where the chunks of a store will be that is moved here. Raises ``ConfigError`` if nothing says
+        it."""
+
+    @abstractmethod
+    async def check_target(self, chunks: ChunkLocation) -> bool:
+        """Before a store is moved here, whose chunks are to be in ``chunks``: raises ``InvalidArgument`` or
+        ``StoreMismatch`` for what no move leaves, and ``Unsupported`` if no store can be here. Returns
+        whether there are logs."""
+
+    @abstractmethod
+    async def record_chunks(self, chunks: ChunkLocation) -> None:
+        """Before the identity of a store that is moved here: fix where its chunks are."""
+
+    @abstractmethod
     def make_log(self, index: int, log_id: bytes, owner: bytes) -> DurableDataLog:
         """A new log, not open yet, of the container with that index."""
 
@@ -121,6 +136,8 @@ class SharedOpener:
     span: SpanHook | None
     world: World
     files: Files
+    migrates: bool = False
+    """As in ``StoreOpener``."""
     place: SharedPlace = attrs.field(init=False)
     cache: str = attrs.field(init=False)
     """The absolute path of the folder for local copies."""
@@ -219,7 +236,7 @@ class SharedOpener:
         )
         if self.span is not None and isinstance(chunks, BaseChunkStorage):
             chunks.observe(self.span)
-        options = runtime_options(config, adopt=self.adopt, flush_budget=flush_budget)
+        options = runtime_options(config, adopt=self.adopt, migrates=self.migrates, flush_budget=flush_budget)
         checkpoint = place.checkpoints(options.container.checkpoint)
         container = attrs.evolve(options.container, checkpoint=checkpoint)
         cache = chunk_cache_folder(folder, self.cache, identity)

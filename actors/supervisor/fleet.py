@@ -217,7 +217,8 @@ class Fleet:
         return self.tick(now)
 
     def stop(self, now: float) -> list[Command]:
-        """Drain all hosts, and start none again. Those that joined go on, for the next supervisor (V11)."""
+        """Drain all hosts, and start none again. Those that joined go on, for the next supervisor (V11), with
+        the containers of the others."""
         self.stopping = self._placement.stopping = True
         own = [host for host in self.hosts.values() if not host.joined]
         for host in own:
@@ -343,6 +344,8 @@ class Fleet:
                 # V2: what waits on its way would fence the next owners.
                 cut = [CutHost(host.id)] if host.joined else []
                 return [*cut, *self._silence(host, now)]
+            case HostPhase.DRAINING if not (host.exit_ordered or self._is_gone(host, now)):
+                return self._order_exit(host)
             case _ if host.joined:
                 return self._forget(host, now)
             case HostPhase.DOWN:
@@ -360,7 +363,7 @@ class Fleet:
                 return host.since + self.options.rejoin
             # Nobody sees it exit.
             case HostPhase.DRAINING if host.joined:
-                return min(host.since + self.options.drain_limit, host.last_heard + self.options.silence)
+                return min(self._drain_due(host), host.last_heard + self.options.silence)
             case HostPhase.DOWN if not self.stopping:
                 return host.start_due
             case HostPhase.STARTING:
@@ -370,7 +373,7 @@ class Fleet:
             case HostPhase.SILENT if not host.killed:
                 return host.since + self.options.silent_grace
             case HostPhase.DRAINING if not host.killed:
-                return host.since + self.options.drain_limit
+                return self._drain_due(host)
             case _:
                 return None
 
@@ -381,18 +384,28 @@ class Fleet:
 
     # --- inside ----------------------------------------------------------------------------------
 
+    def _is_gone(self, host: Host, now: float) -> bool:
+        return host.joined and now >= host.last_heard + self.options.silence
+
+    def _drain_due(self, host: Host) -> float:
+        # V10: half of the limit is for moving its containers, the rest for closing those that are left.
+        return host.since + self.options.drain_limit * (1 if host.exit_ordered else 0.5)
+
+    def _order_exit(self, host: Host) -> list[Command]:
+        host.exit_ordered = True
+        return [DrainHost(host.id)]
+
     def _next_orders(self, now: float) -> list[Command]:
         commands: list[Command] = list(self._placement.orders(now))
         # If no host accepts its containers, a draining host keeps them to the end.
-        keeps = self.stopping or not any(host.accepts_containers for host in self.hosts.values())
+        keeps = not self._placement.accepting
         for host in self.hosts.values():
             if (
                 host.phase is HostPhase.DRAINING
                 and not host.exit_ordered
                 and (keeps or not self.assignments.load(host.id))
             ):
-                host.exit_ordered = True
-                commands.append(DrainHost(host.id))
+                commands += self._order_exit(host)
         return commands
 
     def _more_hosts_may_report(self) -> bool:
@@ -438,7 +451,7 @@ class Fleet:
         if assignment.host == host_id:
             return []
         if (
-            assignment.phase in (AssignmentPhase.SERVING, AssignmentPhase.FENCED)
+            assignment.phase in (AssignmentPhase.SERVING, AssignmentPhase.FENCED, AssignmentPhase.UNASSIGNED)
             and epoch > assignment.epoch
             and self.hosts[host_id].accepts_containers
         ):

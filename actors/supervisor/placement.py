@@ -42,6 +42,16 @@ class Placement:
         self.not_before = float("-inf")
         """No orders before this time: hosts of an earlier supervisor may still report what they serve."""
         self.stopping = False
+        """Whether only hosts that joined accept containers, because the others end (rule V10)."""
+
+    @property
+    def accepting(self) -> list[str]:
+        """The hosts that containers may be assigned to."""
+        return [
+            host.id
+            for host in self._hosts.values()
+            if host.accepts_containers and (host.joined or not self.stopping)
+        ]
 
     def lose(self, assignment: Assignment, now: float) -> None:
         """Its host is lost. It is opened elsewhere at once, unless that happened too often lately."""
@@ -68,7 +78,7 @@ class Placement:
 
     def dues(self) -> Iterator[float]:
         """When the pauses end that had not ended at the last ``orders``."""
-        if any(host.accepts_containers for host in self._hosts.values()):
+        if self.accepting:
             waiting, troubled = self._assignments.next_due, min(self._troubled.values(), default=None)
             dues = [] if waiting is None else [max(waiting, self.not_before)]
             # Those that had ended by then would ask for a tick at once, forever.
@@ -78,7 +88,7 @@ class Placement:
         self._ordered_at = now
         # A host of an earlier supervisor may serve a container: opening it elsewhere would fence it for
         # nothing.
-        if self.stopping or now < self.not_before:
+        if now < self.not_before:
             return
 
         self._ready = {
@@ -89,7 +99,7 @@ class Placement:
         }
         self._troubled = {host: until for host, until in self._troubled.items() if until > now}
         moves = max(1, len(self._assignments) // MOVED_AT_ONCE) - self._assignments.unserved
-        accepting = [host.id for host in self._hosts.values() if host.accepts_containers]
+        accepting = self.accepting
         if not accepting or not (self._ready or moves > 0):
             return
 

@@ -32,6 +32,7 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.base.values import Value
 from ..folder.identity import StoreIdentity
+from ..kernel.task_groups import body_group
 from ..telemetry.logging import get_logger
 
 _log = get_logger("supervisor")
@@ -116,6 +117,31 @@ async def claim_term(
                 _log.warning("lease_not_released", reason=str(error))
         if limit.cancelled_caught:
             _log.warning("lease_not_released", reason=f"no answer within {_RELEASE_SECONDS:g} s")
+
+
+@asynccontextmanager
+async def nobody_serves(
+    coordination: Coordination, identity: StoreIdentity, owner: bytes, lease: float
+) -> AsyncIterator[None]:
+    """No supervisor is active while the body runs: this process has its lease, for a store that other
+    machines reach. Raises ``Unavailable`` if a supervisor has it."""
+    options = TermOptions(lease=lease, interval=lease / 3)
+    async with claim_term(coordination, identity, owner, options) as term, body_group() as tasks:
+        tasks.start_soon(_renew, term)
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def _renew(term: Term) -> None:
+    while True:
+        await anyio.sleep(term.interval)
+        try:
+            await term.check()
+        except (Unavailable, OutcomeUnknown, NotOwner) as error:
+            # The logs decide who owns the store (rule D5): a supervisor that follows fences this process.
+            _log.warning("lease_not_renewed", reason=str(error))
 
 
 async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, options: TermOptions) -> Lease:

@@ -42,12 +42,14 @@ class ObjectCoordinationOptions(Value):
     longest_delay: float = 1.0
 
 
-class _Moment(NamedTuple):
+class Moment(NamedTuple):
+    """A time by both clocks of a machine, in seconds."""
+
     monotonic: float
     """It may have stood still while the machine was suspended."""
     wall: float
 
-    def elapsed(self, now: _Moment) -> float:
+    def elapsed(self, now: Moment) -> float:
         """Seconds until ``now``, by the clock that shows more of them."""
         return max(now.monotonic - self.monotonic, now.wall - self.wall)
 
@@ -94,12 +96,12 @@ class ObjectCoordination(Coordination):
         if not version:
             if await self.load(name) is not None:
                 return None
-            await self._try_conditions()
+            await self.try_conditions()
         # D1: what is there with the same bytes is this record, whoever has put it.
         put = await self._calls.put(self._prefix + name, [data], version=version, proof=RECORD_BYTES_MAX)
         return put.version or None
 
-    async def _try_conditions(self) -> None:
+    async def try_conditions(self) -> None:
         """D2: raises ``Unsupported`` if the service ignores a condition."""
         key = f"{self._prefix}trial"
         made = await self._calls.put(key, [self._world.id_bytes()])
@@ -126,8 +128,8 @@ class ObjectCoordination(Coordination):
     def requests(self) -> RequestCounts:
         return self._calls.counts
 
-    def now(self) -> _Moment:
-        return _Moment(anyio.current_time(), self._world.wall_clock())
+    def now(self) -> Moment:
+        return Moment(anyio.current_time(), self._world.wall_clock())
 
     def new_id(self) -> bytes:
         return self._world.id_bytes()
@@ -161,7 +163,7 @@ class ObjectCoordination(Coordination):
         """D3: raises ``LeaseHeld`` unless it was released, or unchanged for long enough."""
         if not lease.held:
             return
-        now, seen = anyio.current_time(), self._seen.get(name)
+        now, seen = self.now().monotonic, self._seen.get(name)
         if seen is None or seen.version != found.version:
             seen = self._seen[name] = _Seen(found.version, now)
         duration = lease.duration_ms / 1000
@@ -178,7 +180,7 @@ class _ObjectLease(Lease):
         name: str,
         record: LeaseRecord,
         version: str,
-        begun: _Moment,
+        begun: Moment,
     ) -> None:
         self._coordination = coordination
         self._name = name

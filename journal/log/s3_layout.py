@@ -34,7 +34,7 @@ class S3LogOptions:
     """Payloads that an opening keeps for ``read``, and that ``read`` fetches ahead."""
     start_bytes: int = attrs.field(default=64 << 10, validator=attrs.validators.ge(SLOT_HEADER_BYTES))
     """What an opening fetches of each object: smaller groups come whole."""
-    parallel: int = 8
+    parallel: int = 16
     """Requests that an opening, a read or a truncation has under way."""
 
 

@@ -84,6 +84,9 @@ class Kind(IntEnum):
     element before."""
     PINNED = 5
     """The pins changed; otherwise as the element before."""
+    MIGRATED = 6
+    """The container goes on at another place, the location of the owner (rule E1); otherwise as the element
+    before."""
 
 
 class Position(NamedTuple):

@@ -19,6 +19,8 @@ from ...storage_backends.base.errors import (
 )
 
 STORE_RECORD = "_system/store"
+MIGRATION_RECORD = "_system/migration"
+"""The same record while a store is moved there, which is no store yet (rule E6)."""
 _MAGIC = 0x544C5352  # "TLSR"
 _VERSION = 1
 _LAYOUT = 1
@@ -63,27 +65,27 @@ class StoreRecord:
         return record
 
 
-async def read_store_record(chunks: ChunkStorage) -> StoreRecord | None:
+async def read_store_record(chunks: ChunkStorage, name: str = STORE_RECORD) -> StoreRecord | None:
     """The record, or None if there is none."""
     try:
-        data = await chunks.read(STORE_RECORD, 0, _BYTES + 1)
+        data = await chunks.read(name, 0, _BYTES + 1)
     except ChunkNotFound:
         return None
 
     try:
         return StoreRecord.decode(data)
     except DecodeError as error:
-        raise DataCorruption(str(error), file=STORE_RECORD, offset=0) from error
+        raise DataCorruption(str(error), file=name, offset=0) from error
 
 
-async def require_store_record(chunks: ChunkStorage) -> StoreRecord:
+async def require_store_record(chunks: ChunkStorage, name: str = STORE_RECORD) -> StoreRecord:
     """The record, without which it is damage."""
-    record = await read_store_record(chunks)
+    record = await read_store_record(chunks, name)
     if record is None:
         raise DataCorruption(
             "the record of the store is missing, or what has its name is no file: this is no long-term "
             "storage of a store, or an unfinished copy of one",
-            file=STORE_RECORD,
+            file=name,
             offset=0,
         )
 
@@ -91,31 +93,35 @@ async def require_store_record(chunks: ChunkStorage) -> StoreRecord:
 
 
 async def ensure_store_record(
-    chunks: ChunkStorage, store: bytes, containers: int, found: StoreRecord | None = None
+    chunks: ChunkStorage,
+    store: bytes,
+    containers: int,
+    found: StoreRecord | None = None,
+    name: str = STORE_RECORD,
 ) -> bool:
     """Create the record, or check the one that is there, and check that creation is conditional. ``found``:
     the record, if it was read before. Returns False if long-term storage has no room for that check.
 
     Raises ``StoreMismatch`` if the long-term storage is another store's, or cannot create conditionally."""
-    found = found or await read_store_record(chunks)
+    found = found or await read_store_record(chunks, name)
     if found is None:
         found = StoreRecord(store, containers)
         try:
-            await chunks.create_with_content(STORE_RECORD, [found.encode()])
+            await chunks.create_with_content(name, [found.encode()])
         except ChunkExists:
             # Something has its name that cannot be read: a folder, or a pipe.
-            found = await require_store_record(chunks)
+            found = await require_store_record(chunks, name)
     check_store_record(found, store, containers)
     # Other bytes than the record's: a creation whose answer is lost counts as done if what is read back is
     # equal (rule A9).
     try:
-        await chunks.create_with_content(STORE_RECORD, [found.encode(), b"\0"])
+        await chunks.create_with_content(name, [found.encode(), b"\0"])
     except ChunkExists:
         return True
     except StorageFull:
         return False
 
-    await chunks.create_with_content(STORE_RECORD, [found.encode()])  # it overwrites again
+    await chunks.create_with_content(name, [found.encode()])  # it overwrites again
     raise StoreMismatch(
         "long-term storage overwrote an object instead of refusing to create it again: use a storage with "
         "conditional creation"
@@ -132,6 +138,13 @@ def check_store_record(record: StoreRecord, store: bytes, containers: int) -> No
             f"long-term storage was created with {record.containers} containers, this folder with "
             f"{containers}: the folder is not this store's"
         )
+
+
+def being_moved(place: str) -> StoreMismatch:
+    return StoreMismatch(
+        f"a store is being moved to {place}: complete that with `tierlog migrate --confirm`, or name another "
+        f"place; if it was given up, remove what is there"
+    )
 
 
 def other_store(found: bytes, own: bytes) -> StoreMismatch:

@@ -25,14 +25,15 @@ import tierlog
 from chaos_parts.events import SegmentCheck
 from chaos_parts.http_store import HttpStore
 from chaos_parts.ledger import Ledger, Outcome
-from chaos_parts.processes import PATIENCE, RunError, Usage, compare_usage, processes_of, usage_of
+from chaos_parts.processes import RunError, Usage, compare_usage, processes_of, usage_of
 from chaos_parts.report import Report, Window, count_takeovers
 from chaos_parts.service import TIERLOG, OwnService, Service
 from chaos_parts.writers import Plan, TailWriters, WriterProcesses, segment_names
 from tierlog.actors.kernel.exits import leaves
 
 POOLED = 45.0
-"""Seconds. A client keeps idle connections for 30 s, and checks their age when it uses them."""
+"""Seconds. A client keeps idle connections for 30 s, and checks their age when it uses them; a host
+keeps those to a bucket for 12 s."""
 RECOVERY_LIMIT = 20.0
 """Seconds after which a container that does not ack again counts as lost."""
 
@@ -113,11 +114,12 @@ class Run:
         *,
         since: float | None = None,
         containers: Iterable[int] | None = None,
+        limit: float = RECOVERY_LIMIT,
     ) -> None:
         """Wait until each container (default: all) has acked an event that was sent after ``since`` (default:
         now), and record the times."""
         since = time.monotonic() if since is None else since
-        await self.first(Outcome.ACKED, figure, goal, since=since, containers=containers)
+        await self.first(Outcome.ACKED, figure, goal, since=since, containers=containers, limit=limit)
         if goal is not None:
             self.windows.append((time.time() - (time.monotonic() - since), time.time()))
 
@@ -165,7 +167,7 @@ async def campaign(run: Run, inject: Round, *, plain: bool = True) -> None:
         before = await _service_usage(service)
         await _write_through_rounds(run, inject, plain=plain)
         await service.settled()
-        await _report_leaks(run, before, lambda: _service_usage(service), PATIENCE / 3)
+        await _report_leaks(run, before, lambda: _service_usage(service), POOLED)
         async with HttpStore(service.data_url) as store:
             await _check_segments(run, store)
     if isinstance(service, OwnService):
@@ -185,7 +187,7 @@ async def _write_through_rounds(run: Run, inject: Round, *, plain: bool) -> None
 
     skipped = sum(1 for _ in run.service.log_lines())
     try:
-        async with tierlog.connect(url) as store, writers.running(plans):
+        async with tierlog.connect(url) as store, writers.running(plans, run.service.writer_command):
             tails = TailWriters(store, run.ledger, run.segments)
             await run.all_ack()
             before = await usage()
@@ -199,7 +201,8 @@ async def _write_through_rounds(run: Run, inject: Round, *, plain: bool) -> None
             await _report_leaks(run, before, usage, POOLED)
     finally:
         run.report.violations += run.ledger.problems
-    count_takeovers(run.report, run.service.log_lines(), skipped, run.windows)
+    service = run.service
+    count_takeovers(run.report, service.log_lines(), skipped, run.windows, service.takeover_goal)
 
 
 async def _rounds(run: Run, inject: Round, tails: TailWriters) -> None:

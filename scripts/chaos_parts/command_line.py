@@ -122,7 +122,15 @@ def carry_out(
 
 
 def make_parser(
-    script: str, text: str | None, *, attach: bool = False, rounds: int, writers: bool = True
+    script: str,
+    text: str | None,
+    *,
+    attach: bool = False,
+    rounds: int,
+    writers: bool = True,
+    hosts: int = 2,
+    pace: float = 0.01,
+    patience: float = 30,
 ) -> argparse.ArgumentParser:
     """``attach``: whether the script works on a service that it did not start. ``writers``: whether it has
     the common writers."""
@@ -140,20 +148,20 @@ def make_parser(
     number("--rounds", 1, 100_000, rounds, "number of rounds")
     seed = "seed of all choices (default: random; the report shows it)"
     add("--seed", type=count(0, 1 << 63), default=SystemRandom().randrange(1 << 32), metavar="N", help=seed)
-    number("--hosts", 1, 64, 2, "host processes")
+    number("--hosts", 1, 64, hosts, "host processes")
     number("--containers", 1, 256, 4, "segment containers")
     if writers:
         number("--writers", 1, 64, 2, "writer processes; each writes to every container")
         number("--tail", 0, 1_000_000, 0, "operations added to each container's log before each round")
-        pace = "mean pause between two calls of a writer (default: 0.01)"
-        add("--pace", type=seconds, default=0.01, metavar="SECONDS", help=pace)
+        pause = f"mean pause between two calls of a writer (default: {pace:g})"
+        add("--pace", type=seconds, default=pace, metavar="SECONDS", help=pause)
         client = "the writers' client: tierlog.connect, or plain HTTP requests"
         add("--client", choices=("tierlog", "raw"), default="tierlog", help=client)
         add("--goals", action="store_true", help="a figure that misses its goal is a violation too")
     keep = "a new folder for data and log, which is kept (default: a temporary one, kept after a violation)"
     add("--keep", type=Path, metavar="FOLDER", help=keep)
-    patience = "how long the service may take to settle (default: 30)"
-    add("--patience", type=seconds, default=30, metavar="SECONDS", help=patience)
+    settling = f"how long the service may take to settle (default: {patience:g})"
+    add("--patience", type=seconds, default=patience, metavar="SECONDS", help=settling)
     add("--json", action="store_true", help="the report as one JSON document")
     if attach:
         url = "attach to this supervisor on this machine instead of starting a service"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -42,11 +42,15 @@ class _Found:
     """The events of one writer so far."""
 
     writer: Writer
+    is_live: bool = False
+    """Whether it still writes, so that events may have no outcome yet."""
     next: int = 0
     seen: set[int] = attrs.field(factory=set)
     """Events of a plain writer that were read."""
     last_acked: int = -1
     unknown: int = 0
+    checked: int = 0
+    """Of the events of a plain writer below this number it is known whether one was lost."""
     violations: list[str] = attrs.field(factory=list)
 
     def add(self, number: int, offset: int) -> str:
@@ -66,7 +70,7 @@ class _Found:
             return ""
         if writer.numbered and number > expected:
             return f"comes where {expected} should: events were lost or reordered"
-        if not writer.numbered and number >= writer.next:
+        if not writer.numbered and number >= writer.next and not self.is_live:
             return "has no outcome"
         if writer.ordered and number < self.last_acked:
             return f"follows {self.last_acked}, which was sent later"
@@ -74,24 +78,27 @@ class _Found:
         acked_at = writer.offsets.get(number, offset)
         return "" if acked_at == offset else f"was acked at offset {acked_at}"
 
-    def finish(self) -> list[str]:
+    def finish(self, acked: int) -> list[str]:
+        """The violations so far: all events below ``acked`` that must be there were read."""
         writer = self.writer
         known = self.seen | writer.unknown | writer.rejected
-        first = self.next if writer.numbered else 0
-        if missing := [number for number in range(first, writer.next) if number not in known]:
+        first = self.next if writer.numbered else self.checked
+        if missing := [number for number in range(first, acked) if number not in known]:
             lost = f"{counted(len(missing), 'acked event')} of {writer.id} lost"
             self.violations.append(f"{writer.segment}: {lost}, the first is {missing[0]}")
+        self.checked = max(self.checked, acked)
         return self.violations
 
 
 class SegmentCheck:
     """One segment, block by block."""
 
-    def __init__(self, name: str, writers: Iterable[Writer]) -> None:
+    def __init__(self, name: str, writers: Iterable[Writer], *, is_live: bool = False) -> None:
+        """``is_live``: whether the writers go on, as they do until the end of a run."""
         self.name = name
         self.bytes = 0
         self.events = 0
-        self._found = {writer.id: _Found(writer) for writer in writers if writer.segment == name}
+        self._found = {writer.id: _Found(writer, is_live) for writer in writers if writer.segment == name}
         self._rest = b""
         self._offset = 0
         """Where ``_rest`` begins."""
@@ -125,12 +132,22 @@ class SegmentCheck:
         self._rest = data[at:]
         self._offset += at
 
+    @property
+    def acked(self) -> dict[str, int]:
+        """By writer, the number below which all events have an outcome now."""
+        return {name: found.writer.next for name, found in self._found.items()}
+
     def finish(self) -> list[str]:
         """The segment ends here: every violation."""
         if self._rest and not self._broken:
             self._break(0, self._rest)
+        return self.finish_round(self.acked)
+
+    def finish_round(self, acked: Mapping[str, int]) -> list[str]:
+        """Every violation, while the writers go on: what was ``acked`` before the segment was read to its
+        tail must be there."""
         broken = [f"{self.name}, {self._broken}"] if self._broken else []
-        return broken + [each for found in self._found.values() for each in found.finish()]
+        return broken + [each for name, found in self._found.items() for each in found.finish(acked[name])]
 
     def _break(self, at: int, found: bytes) -> None:
         self._broken = f"offset {self._offset + at}: no event begins here, but {found[:60]!r}"

@@ -7,6 +7,7 @@ only if it was certainly not applied."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
@@ -21,6 +22,8 @@ from tierlog.actors.gateway.wire.paths import Verb, segment_path
 DEADLINE = 15.0
 _ATTEMPT = 0.6
 """Seconds after which a request is sent again: its host may be frozen."""
+_READ_ATTEMPT = 5.0
+"""The same for a read, which may fetch many chunks."""
 _PAUSE = 0.01
 _READ_BYTES = 4 << 20
 _NOT_APPLIED = (421, 429, 503)
@@ -31,11 +34,14 @@ class HttpStore:
     """The verbs that writers and checks use."""
 
     def __init__(self, url: str) -> None:
+        """``url`` may be several, with commas between them: those of supervisors and hosts."""
         self._url = url
+        self._urls = [httpx.URL(each) for each in url.split(",")]
+        self._failures = 0
         self._owners: dict[str, httpx.URL] = {}
         limits = httpx.Limits(max_connections=64, keepalive_expiry=60)
         self._client = httpx.AsyncClient(
-            base_url=url, timeout=_ATTEMPT, limits=limits, follow_redirects=True, trust_env=False
+            timeout=_ATTEMPT, limits=limits, follow_redirects=True, trust_env=False
         )
 
     async def __aenter__(self) -> Self:
@@ -65,12 +71,19 @@ class HttpStore:
         again = bool(append.writer)
         await self._request("POST", name, Verb.APPEND, again=again, content=data, headers=headers)
 
-    async def read_blocks(self, name: str) -> AsyncIterator[bytes]:
-        """The whole segment, up to its tail."""
-        offset, block = 0, b" "
-        while block:
-            headers = {"Range": f"bytes={offset}-{offset + _READ_BYTES - 1}"}
-            answer = await self._request("GET", name, Verb.BYTES, accepted=416, headers=headers)
+    async def length(self, name: str) -> int:
+        answer = await self._request("GET", name, Verb.INFO)
+        return int(answer.json()["length"])
+
+    async def read_blocks(self, name: str, offset: int = 0, end: float = math.inf) -> AsyncIterator[bytes]:
+        """The segment from ``offset`` to ``end``, or to its tail."""
+        block = b" "
+        while block and offset < end:
+            last = int(min(offset + _READ_BYTES, end)) - 1
+            headers = {"Range": f"bytes={offset}-{last}"}
+            answer = await self._request(
+                "GET", name, Verb.BYTES, accepted=416, headers=headers, timeout=_READ_ATTEMPT
+            )
             block = answer.content if answer.is_success else b""
             offset += len(block)
             yield block
@@ -101,13 +114,15 @@ class HttpStore:
                     if not again:
                         raise last from error
                 self._owners.pop(name, None)
+                self._failures += 1
                 await anyio.sleep(_PAUSE)
         raise last
 
     async def _once(self, method: str, name: str, verb: Verb, **content: Any) -> httpx.Response:
         if name not in self._owners:
             # A request that changes nothing is redirected to the owner.
-            found = await self._client.get(segment_path(name, Verb.INFO))
+            known = self._urls[self._failures % len(self._urls)]
+            found = await self._client.get(known.join(segment_path(name, Verb.INFO)))
             if not found.is_success and found.status_code != 404:
                 return found
             self._owners[name] = found.url

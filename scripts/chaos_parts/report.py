@@ -156,11 +156,17 @@ Window = tuple[float, float]
 """Begin and end, in seconds of the wall clock, like the log's timestamps."""
 
 
-def count_takeovers(report: Report, log: Iterable[str], skipped: int, windows: Iterable[Window]) -> None:
+def count_takeovers(
+    report: Report,
+    log: Iterable[str],
+    skipped: int,
+    windows: Iterable[Window],
+    goal: float = TAKEOVER_GOAL,
+) -> None:
     """Add the takeovers in a service's log after its first ``skipped`` lines, those ordered within one of the
     windows apart, and how many operations the new owners replayed."""
     lines = [json.loads(text) for text in islice(log, skipped, None) if text.startswith("{")]
-    inside = report.samples_of("takeover: order to open until opened", TAKEOVER_GOAL)
+    inside = report.samples_of("takeover: order to open until opened", goal)
     outside = report.samples_of("opened after other faults")
     spans = list(windows)
     for ordered, seconds in takeovers_in(lines):

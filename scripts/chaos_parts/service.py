@@ -31,6 +31,7 @@ from chaos_parts.processes import (
     kill_process,
     processes_of,
 )
+from chaos_parts.report import TAKEOVER_GOAL
 from tierlog.storage_backends.base.names import container_of
 
 TIERLOG = (sys.executable, "-P", "-m", "tierlog")
@@ -77,6 +78,12 @@ class Service:
         self.folder = Path()
         """The data; known after ``inspect``."""
         self.containers = 0
+        self.takeover_goal = TAKEOVER_GOAL
+        """Seconds from the order to open a container until it is open, at most."""
+
+    def writer_command(self, *command: str) -> list[str]:
+        """What runs ``command`` where the writers are."""
+        return [*command]
 
     def check_answers(self) -> None:
         """Raise ``RunError`` if nothing answers at the URL, before anything else is done."""

@@ -180,13 +180,19 @@ class WriterProcesses:
         ]
 
     @asynccontextmanager
-    async def running(self, plans: Sequence[Plan]) -> AsyncIterator[None]:
-        """They write while the body runs; after it every outcome is in the ledger."""
+    async def running(
+        self, plans: Sequence[Plan], command: Callable[..., list[str]] = lambda *given: [*given]
+    ) -> AsyncIterator[None]:
+        """They write while the body runs; after it every outcome is in the ledger. ``command`` runs a process
+        where they are."""
         async with anyio.create_task_group() as tasks:
             try:
                 for plan in plans:
                     process = await anyio.open_process(
-                        command_of_writer(plan), stderr=None, env=python_path(), start_new_session=True
+                        command(*command_of_writer(plan)),
+                        stderr=None,
+                        env=python_path(),
+                        start_new_session=True,
                     )
                     self._processes.append(process)
                     tasks.start_soon(self._record, process)

@@ -16,17 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_gateway import NoGateway, find_gateway
 
+from chaos_parts import namespaces
 from chaos_parts.spark import fault_name
 from chaos_parts.spark_scenarios import CELLS, FaultKind, Point, scenarios
 from chaos_parts.spark_session import missing
+from support.bookkeeper import installation
 from support.leftovers import processes_with
 from support.live_service import SyncOwnService
 from support.patience import scaled
+from tierlog.storage_backends.ledgers.installed import FOLDER_VARIABLE
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = ("disk_full", "failover", "freeze", "partition")
 SMALL = ("--containers", "2", "--writers", "1")
+MACHINES = ("machines", "--hosts", "2", "--pace", "0.1")
+needs_machines = pytest.mark.skipif(bool(namespaces.missing()), reason=namespaces.missing())
 needs_spark = pytest.mark.skipif(bool(missing()), reason=missing())
 extended = partial(pytest.param, marks=pytest.mark.extended)
 
@@ -117,6 +123,41 @@ def test_everything_but_long_term_storage_is_lost_many_times(temporary: Path) ->
     assert chaos(temporary, "lts_only", "--rounds", "50")["rounds"] == 50
 
 
+@pytest.fixture
+def _gateway() -> None:
+    try:
+        find_gateway()
+    except NoGateway as reason:
+        pytest.skip(str(reason))
+
+
+@needs_machines
+@pytest.mark.extended
+@pytest.mark.usefixtures("_gateway")
+def test_a_few_rounds_on_several_machines_hold(temporary: Path) -> None:
+    verdict = chaos(temporary, *MACHINES, "--rounds", "3", "--seed", "5", *SMALL)
+
+    assert verdict["rounds"] == 3
+    assert verdict["counts"]["events read without the service"] == verdict["events"]
+    assert verdict["figures"]["SIGKILL of a host, until the first ack"]["count"]
+
+
+@needs_machines
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("engine", ["s3", "bookkeeper"])
+def test_two_hundred_rounds_on_several_machines_hold(
+    engine: str, temporary: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine == "bookkeeper":
+        monkeypatch.setenv(FOLDER_VARIABLE, str(installation().folder))
+    else:
+        request.getfixturevalue("_gateway")
+    verdict = chaos(temporary, "machines", "--rounds", "200", "--engine", engine)
+
+    assert verdict["rounds"] == 200
+
+
 @needs_spark
 @pytest.mark.long
 @pytest.mark.parametrize(
@@ -168,11 +209,25 @@ def test_a_running_service_can_be_attached_to(script: str, temporary: Path, tmp_
             "NativeCodeLoader",
             marks=[needs_spark, pytest.mark.extended],
         ),
+        pytest.param(
+            "machines",
+            ("--rounds", "1000", *SMALL),
+            "host-of-1.log",
+            "opened",
+            marks=[needs_machines, pytest.mark.extended],
+        ),
     ],
 )
 def test_ctrl_c_leaves_nothing(
-    script: str, arguments: tuple[str, ...], log: str, ready: str, temporary: Path
+    script: str,
+    arguments: tuple[str, ...],
+    log: str,
+    ready: str,
+    temporary: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if script == "machines":
+        request.getfixturevalue("_gateway")
     with subprocess.Popen(
         command(script, *arguments),
         env=environment(temporary),
@@ -202,6 +257,7 @@ def test_ctrl_c_leaves_nothing(
         NAMES[0],
         *map(extended, NAMES[1:]),
         extended("lts_only"),
+        extended("machines"),
         pytest.param("spark", marks=[needs_spark, pytest.mark.extended]),
     ],
 )

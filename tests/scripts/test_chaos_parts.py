@@ -129,6 +129,24 @@ def test_an_event_of_an_unknown_writer_is_reported() -> None:
     assert found == ["s, offset 0: there is no writer x"]
 
 
+@pytest.mark.parametrize("writer", [numbered(3, sent=9), plain(3)])
+def test_while_writers_go_on_what_was_acked_is_there_and_more_may_be(writer: Writer) -> None:
+    check = SegmentCheck("s", [writer], is_live=True)
+    acked = check.acked
+    check.feed(events(0, 1))
+    [lost] = check.finish_round(acked)
+    assert "1 acked event of w0 lost, the first is 2" in lost
+
+    writer.next = 5
+    check = SegmentCheck("s", [writer], is_live=True)
+    check.feed(events(0, 1, 2, 3))
+    assert check.finish_round({"w0": 3}) == []
+    check.feed(events(4, 5)[:-1])
+    assert check.finish_round(check.acked) == []
+    check.feed(events(4))
+    assert any("no event begins here" in each for each in check.finish_round(check.acked))
+
+
 def test_torn_bytes_are_reported_with_their_offset() -> None:
     [torn] = checked(numbered(1), events(0) + b"rubbish\n").finish()
     assert torn.startswith(f"s, offset {len(events(0))}: no event begins here")

@@ -1,30 +1,23 @@
 """The object store of a simulation, as a store in a bucket uses it: its log, register and identity behind the
-contract ``ObjectStore``, and its chunks, in the same listing.
-
-A request takes time on its way, takes effect in one step when it arrives, and its answer takes time too. What
-is on its way arrives although its sender is frozen, has given up, or is dead. A request can be refused, lost,
-late, or carried out twice; its answer can be lost; and lists come in pages, each a request.
+contract ``ObjectStore``, and its chunks, in the same listing. Lists come in pages, each a request.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from heapq import heappop, heappush
 from typing import Any
 
-import attrs
 import trio
 
 from support.memory_objects import Bucket
 from tierlog.storage_backends.base.checksum import Buffer
-from tierlog.storage_backends.base.errors import OutcomeUnknown, TierlogError, Unavailable
 from tierlog.storage_backends.base.object_store import ListedKey, ObjectStore, StoredObject
 from tierlog.storage_backends.chunks.memory import MemoryChunkState
 
-from .faults import STRIKES, Fault, Faults, Kind, Target
+from .faults import Faults, Target
 from .gates import Gate
+from .transit import RemoteCalls, Transit
 
 LOGS, CHUNKS = "wal/", "lts/"
 """Below them are the logs and the chunks."""
@@ -33,37 +26,14 @@ SLOT, REGISTER = "/g/", "/register"
 _PAGE = 5
 
 
-@attrs.define(eq=False)
-class _Request:
-    effect: Callable[[], Any]
-    arrived: bool = False
-    answer: Any = None
-
-    def arrive(self) -> None:
-        self.answer, self.arrived = self.effect(), True
-
-
-class SharedBucket:
-    """What all processes see, and the requests that are on their way."""
+class SharedBucket(Transit):
+    """What all processes see."""
 
     def __init__(self, chunks: MemoryChunkState) -> None:
+        super().__init__()
         self._bucket = Bucket()
         self._chunks = chunks
-        self._coming: list[tuple[float, int, _Request]] = []
-        self._sent = 0
         self.put, self.get, self.delete = self._bucket.put, self._bucket.get, self._bucket.delete
-
-    def send(self, seconds: float, effect: Callable[[], Any]) -> _Request:
-        """A request that arrives so many seconds later."""
-        self._sent += 1
-        request = _Request(effect)
-        heappush(self._coming, (trio.current_time() + seconds, self._sent, request))
-        return request
-
-    def settle(self) -> None:
-        """What has arrived by now has its effect, in the order of arrival: nobody could look earlier."""
-        while self._coming and self._coming[0][0] <= trio.current_time():
-            heappop(self._coming)[2].arrive()
 
     def page(self, prefix: str, after: str) -> list[ListedKey]:
         found = self._bucket.list(prefix)
@@ -99,9 +69,7 @@ class SimulatedObjects(ObjectStore):
 
     def __init__(self, bucket: SharedBucket, process: int, gate: Gate, faults: Faults) -> None:
         self._bucket = bucket
-        self._process = process
-        self._gate = gate
-        self._faults = faults
+        self._calls = RemoteCalls(bucket, process, gate, faults, Target.OBJECTS, ("put", "delete"))
 
     async def open(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -139,61 +107,4 @@ class SimulatedObjects(ObjectStore):
         await self._ask("delete", key, "", partial(self._bucket.delete, key))
 
     async def _ask(self, verb: str, key: str, what: str, effect: Callable[[], Any]) -> Any:
-        gate = self._gate
-        left = await gate.enter(gate.latency.log)
-        fault = self._faults.next(Target.OBJECTS, self._process, verb, key)
-        await gate.stay()
-        gate.trace.note(gate.name, f"object {verb} {key} {what}".rstrip())
-        answer = await self._suffer(fault, verb, key, left / 2, effect)
-        await gate.answer(left / 2)
-        return answer
-
-    async def _suffer(
-        self, fault: Fault | None, verb: str, key: str, seconds: float, effect: Callable[[], Any]
-    ) -> Any:
-        """The request's effect and answer, with the fault."""
-        if fault is None or fault.kind in STRIKES:
-            return await self._sent(seconds, effect)
-        what = f"simulated: {verb} {key}"
-        lost = _lost(verb, f"{what} has no answer")
-        match fault.kind:
-            case Kind.BEFORE:
-                raise Unavailable(f"{what} is refused for now")
-            case Kind.LOST:
-                raise lost
-            case Kind.AFTER:
-                await self._sent(seconds, effect)
-                raise lost
-            case Kind.LATE:
-                self._bucket.send(fault.seconds, effect)
-                raise lost
-            case Kind.REPEATED:
-                await self._sent(seconds, effect)
-                return await self._sent(0.0, effect)
-            case Kind.AGAIN:
-                self._bucket.send(seconds + fault.seconds, effect)
-                return await self._sent(seconds, effect)
-            case _:
-                return await self._stall(fault, lost, effect)
-
-    async def _stall(self, fault: Fault, lost: TierlogError, effect: Callable[[], Any]) -> Any:
-        """It is slow on its way, or does not arrive."""
-        if fault.seconds < math.inf:
-            return await self._sent(fault.seconds, effect)
-
-        await self._faults.stall(self._gate).wait()
-        await self._gate.stay()
-        raise lost
-
-    async def _sent(self, seconds: float, effect: Callable[[], Any]) -> Any:
-        request = self._bucket.send(seconds, effect)
-        if seconds:
-            await trio.sleep(seconds)
-        self._bucket.settle()
-        assert request.arrived
-        return request.answer
-
-
-def _lost(verb: str, why: str) -> TierlogError:
-    """The error of a request without an answer."""
-    return OutcomeUnknown(why) if verb in ("put", "delete") else Unavailable(why)
+        return await self._calls.ask(verb, key, f"object {verb} {key} {what}".rstrip(), effect)

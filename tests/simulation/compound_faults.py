@@ -60,6 +60,7 @@ _REMOTE_LOGS: Mapping[WalKind, _RemoteLog] = {
         # Requests are repeated.
         lambda site: Window(2 * site.kind.s3_log.patience, 1.0),
     ),
+    WalKind.LEDGERS: _RemoteLog(Target.LEDGERS, ("append", ""), ("replace", "")),
 }
 
 

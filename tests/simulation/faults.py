@@ -1,10 +1,10 @@
 """Faults of calls: when they strike, which kinds each target knows, and the faults that wait for their call.
 
 The wrappers of the contracts (``SimulatedFiles``, ``FaultyChunkStorage``, ``ServiceLog``,
-``SimulatedObjects``) carry them out. Faults respect the contracts: a file call fails with an ``OSError``,
-before its effect, after it or after a part of it; ``Close``, ``Lock`` and ``Unlock`` can only be late. A
-failed sync loses what it should have saved. ``KILL``, ``FREEZE`` and ``POWER`` strike the process just before
-the effect of the call.
+``SimulatedObjects``, ``SimulatedLedgers``) carry them out. Faults respect the contracts: a file call fails
+with an ``OSError``, before its effect, after it or after a part of it; ``Close``, ``Lock`` and ``Unlock`` can
+only be late. A failed sync loses what it should have saved. ``KILL``, ``FREEZE`` and ``POWER`` strike the
+process just before the effect of the call.
 
 Determinism: faults are checked in the order in which they were added; chance comes from the given ``Random``.
 Every fault that strikes is a line of the trace.
@@ -39,6 +39,8 @@ class Target(StrEnum):
     CHUNKS = "chunks"
     OBJECTS = "objects"
     """Requests of a log in a bucket, and of what is beside it, except chunks."""
+    LEDGERS = "ledgers"
+    """Calls of a log in ledgers."""
 
 
 class Kind(StrEnum):
@@ -74,6 +76,16 @@ _TAKE_SECONDS = (Kind.STALL, Kind.LATE, Kind.AGAIN)
 _NAME_VERBS = ("Open", "MakeFolder", "SyncFolder", "ListFolder", "Unlink", "Link", "Rename")
 _FILE_VERBS = ("Read", "Write", "Sync", "Allocate", "Extend", "FreeSpace", *_NAME_VERBS)
 _OBJECT_CHANGES = ("put", "delete")
+LEDGER_CHANGES = (
+    "append",
+    "recover",
+    "create_ledger",
+    "delete_ledger",
+    "close",
+    "create",
+    "replace",
+    "remove",
+)
 _LOG_VERBS = ("open", "append", "read", "truncate", "check_space")
 KINDS: Mapping[tuple[Target, Kind], tuple[str, ...]] = {
     (Target.FILES, Kind.BEFORE): _FILE_VERBS,
@@ -99,6 +111,13 @@ KINDS: Mapping[tuple[Target, Kind], tuple[str, ...]] = {
     (Target.OBJECTS, Kind.REPEATED): _OBJECT_CHANGES,
     (Target.OBJECTS, Kind.AGAIN): _OBJECT_CHANGES,
     (Target.OBJECTS, Kind.STALL): (),
+    (Target.LEDGERS, Kind.BEFORE): (),
+    (Target.LEDGERS, Kind.AFTER): (),
+    (Target.LEDGERS, Kind.LOST): LEDGER_CHANGES,
+    (Target.LEDGERS, Kind.LATE): LEDGER_CHANGES,
+    (Target.LEDGERS, Kind.REPEATED): LEDGER_CHANGES,
+    (Target.LEDGERS, Kind.AGAIN): LEDGER_CHANGES,
+    (Target.LEDGERS, Kind.STALL): (),
     **{(target, kind): () for target in Target for kind in STRIKES},
 }
 """What each target can suffer, and the verbs it happens to; () for all."""

@@ -15,6 +15,7 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.kernel.mailbox import Mailbox, _LaneQueue
 from tierlog.actors.read.tail_cache import BLOCK_OVERHEAD
+from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.memory import MemoryLog
@@ -265,7 +266,7 @@ def the_log_keeps_what_is_not_flushed(container: Container) -> Iterator[str]:
 def _truncate_before(log: DurableDataLog) -> int:
     """The newest truncation address that is durable under this owner's epoch."""
     log = log._inner if isinstance(log, ServiceLog) else log
-    assert isinstance(log, (LocalLog, MemoryLog, S3Log))
+    assert isinstance(log, (LocalLog, MemoryLog, S3Log, BookKeeperLog))
     return log._truncate_before
 
 

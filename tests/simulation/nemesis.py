@@ -31,13 +31,16 @@ from .gates import Killed
 from .gc_orders import GarbageOrders
 from .graceful_ends import GracefulEnds
 from .held_layouts import HeldLayouts
+from .ledger_faults import LedgerFaults
 from .local_runs import LocalRunFaults
 from .loop import after_steps, waiting_tasks
 from .plan import FaultKind, PlannedFault
 from .process import Process, ProcessDied
 from .records import OWN_CHUNKS
+from .remote_log_faults import RemoteLogFaults
 from .run_state import Ending, RunState
 from .settings import WalKind
+from .stale_owners import StaleOwners
 from .view import View
 from .world import FOLDER
 
@@ -64,7 +67,8 @@ class Nemesis:
         self._log_damage: Callable[[], None] | None = None
         self._watermarks_hold = True
         self._zombies: list[Process] = []
-        self._bucket = BucketFaults(run, tasks, self)
+        make = _REMOTE_LOGS.get(run.site.kind.wal)
+        self._remote = None if make is None else make(run, tasks, self)
         self._targets = (Target.FILES, run.site.log_target, Target.CHUNKS)
         self._compound = CompoundFaults(run, tasks, self)
         self._graceful = GracefulEnds(run)
@@ -77,7 +81,8 @@ class Nemesis:
             **FullStorage(run, tasks, self._undo_later).acts,
             **HeldLayouts(run, tasks).acts,
             **ChunkCacheFaults(run.site).acts,
-            **self._bucket.acts,
+            **({} if self._remote is None else self._remote.acts),
+            **StaleOwners(run, tasks, self).acts,
         }
         self.beside = BesideTheWriter(run, tasks, acts)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
@@ -109,7 +114,7 @@ class Nemesis:
         """What goes wrong before anything else happens."""
         for fault in self._run.plan.faults:
             if fault.kind is FaultKind.FIRST_OPENING:
-                acts = self._bucket if self._site.kind.wal is WalKind.BUCKET else self._compound
+                acts = self._remote or self._compound
                 acts.at_first_opening(fault, Random(f"fault {fault.chance}"))
 
     async def run(self) -> None:
@@ -263,14 +268,13 @@ class Nemesis:
             for path in self._site.disk.files_below(f"{FOLDER.wal}/")
             if path.endswith(".wal") and self._site.disk.content(path)
         ]
-        in_bucket = self._site.kind.wal is WalKind.BUCKET
-        if not (paths or in_bucket) or self._log_damage is not None or not self._watermarks_hold:
+        if not (paths or self._remote) or self._log_damage is not None or not self._watermarks_hold:
             return
 
         for process in self._site.processes:
             self.kill(process)
-        if in_bucket:
-            self._log_damage = self._bucket.damage(random)
+        if self._remote is not None:
+            self._log_damage = self._remote.damage(random)
             return
 
         path, damage = random.choice(sorted(paths)), self._site.damage
@@ -465,6 +469,10 @@ class Nemesis:
         self._run.mark_dead(process)
 
 
+_REMOTE_LOGS: Mapping[WalKind, type[RemoteLogFaults]] = {
+    WalKind.BUCKET: BucketFaults,
+    WalKind.LEDGERS: LedgerFaults,
+}
 _TARGETS = {
     FaultKind.FILE_ERROR: Target.FILES,
     FaultKind.FILE_ERRORS: Target.FILES,

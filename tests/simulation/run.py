@@ -19,14 +19,14 @@ import trio
 from support.table_rows import records_of
 from tierlog.actors.kernel.exits import leaves
 
-from . import copied_backups, copies, pinned, recovered, reopened
-from . import plan as plans
+from . import copied_backups, copies, pinned, recovered, reopened, supervised
 from .bucket_invariants import check_objects
 from .chunk_caches import check_cache, leave_foreign, leave_unlisted, small_blocks
 from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
 from .faults import Fault, Kind, Nth, Target
 from .invariants import Broken
+from .ledger_invariants import check_ledgers
 from .legacy import lay
 from .legacy_invariants import LegacyFilesLeft
 from .linearize import Violation
@@ -35,9 +35,13 @@ from .loop import Deadlock, Rounds, run_virtual
 from .lts_alone import CutNotes, check_alone
 from .model_calls import Append
 from .nemesis import CannotServe, Nemesis
+from .plan import Plan
+from .plan import keep as keep_steps
+from .planner import make_plan
 from .process import Process
 from .records import unfinished
 from .run_state import Foreign, RunState
+from .special_seeds import FIRST_IN_BUCKET, FIRST_ON_LEDGERS
 from .storage_invariants import check_stored, left_over
 from .table_clients import TableClients
 from .tails import MissedWakeup
@@ -73,32 +77,35 @@ def run_seed(
     keep: Collection[int] | None = None,
     full_trace: bool = False,
 ) -> Verdict:
-    """Run what ``seed`` decides; of its steps only those that ``keep`` names. From ``copies.FIRST`` on it is
-    a world of copied folders, which has no steps, up to those whose log is in a bucket."""
-    if copies.FIRST <= seed < plans.FIRST_IN_BUCKET:
-        return _run_copies(seed, Trace(everything=full_trace))
+    """Run what ``seed`` decides; of its steps only those that ``keep`` names. Some worlds have none."""
+    if copies.FIRST <= seed < FIRST_IN_BUCKET or supervised.FIRST_SUPERVISED <= seed < FIRST_ON_LEDGERS:
+        return _run_without_steps(seed, Trace(everything=full_trace))
 
-    plan = plans.make_plan(seed, operations)
+    plan = make_plan(seed, operations)
     if keep is not None:
-        plan = plans.keep(plan, keep)
+        plan = keep_steps(plan, keep)
     return run_plan(plan, Trace(everything=full_trace))
 
 
-def run_plan(plan: plans.Plan, trace: Trace | None = None) -> Verdict:
+def run_plan(plan: Plan, trace: Trace | None = None) -> Verdict:
     """Run ``plan``, a seed's own or one that was changed."""
     return _Run(plan, trace or Trace()).verdict()
 
 
-def _run_copies(seed: int, trace: Trace) -> Verdict:
-    """One world of copied folders, or of one that is opened again and again."""
+_WITHOUT_STEPS = (
+    (supervised.FIRST_SUPERVISED, supervised.SupervisedRun),
+    (copied_backups.FIRST_COPIED, copied_backups.CopiedBackupsRun),
+    (pinned.FIRST_PINNED, pinned.PinnedRun),
+    (recovered.FIRST_RECOVERED, recovered.RecoveredRun),
+    (reopened.FIRST_REOPENED, reopened.ReopenedRun),
+    (copies.FIRST, copies.CopiesRun),
+)
+"""The first seeds of worlds that have no steps, from the last one on."""
+
+
+def _run_without_steps(seed: int, trace: Trace) -> Verdict:
     violation, run, seconds = None, None, 0.0
-    make = reopened.ReopenedRun if seed >= reopened.FIRST_REOPENED else copies.CopiesRun
-    if seed >= recovered.FIRST_RECOVERED:
-        make = recovered.RecoveredRun
-    if seed >= pinned.FIRST_PINNED:
-        make = pinned.PinnedRun
-    if seed >= copied_backups.FIRST_COPIED:
-        make = copied_backups.CopiedBackupsRun
+    make = next(make for first, make in _WITHOUT_STEPS if seed >= first)
 
     async def body() -> None:
         nonlocal run, seconds
@@ -122,7 +129,7 @@ def _run_copies(seed: int, trace: Trace) -> Verdict:
 
 
 class _Run:
-    def __init__(self, plan: plans.Plan, trace: Trace) -> None:
+    def __init__(self, plan: Plan, trace: Trace) -> None:
         self._plan = plan
         self._trace = trace
         self._site: Site
@@ -241,6 +248,7 @@ class _Run:
         await trio.sleep(SETTLE_SECONDS)
         check_cache(self._site)
         await check_objects(self._site, await self._run.serving())
+        await check_ledgers(self._site, await self._run.serving())
         await self._nemesis.close()
 
     async def _wait_for_copies(self) -> None:

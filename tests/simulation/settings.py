@@ -26,6 +26,7 @@ from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.opening import runtime_options
 from tierlog.actors.store.runtime import RuntimeOptions
 from tierlog.actors.store.store import RollingSizes
+from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
@@ -40,6 +41,8 @@ class WalKind(StrEnum):
     """A log service elsewhere."""
     BUCKET = "bucket"
     """Objects in the bucket of the chunks, beside the store's identity."""
+    LEDGERS = "ledgers"
+    """Ledgers of a service elsewhere."""
 
 
 class ChunksKind(StrEnum):
@@ -209,6 +212,7 @@ class SiteKind:
     limits: Limits = Limits()
     latency: Latency = Latency()
     s3_log: S3LogOptions = S3LogOptions(pace=0.0)
+    ledgers: BookKeeperLogOptions = BookKeeperLogOptions(ledger_bytes=3000)
     chunk_cache: int = 0
     """Bytes of the local chunk cache; 0 for none."""
     storage_reserve: int = 0

@@ -23,6 +23,7 @@ from tierlog.actors.container.local_container import LocalContainer, RemoteConta
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.kernel.use_guard import GuardedGenerator
 from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.s3_log import S3Log
 
 from .file_layer import SimulatedFiles
@@ -160,7 +161,7 @@ def _is_at_rest(container: Container) -> bool:
 
 def _is_asked(container: Container) -> bool:
     """Whether the register in a bucket is being read: nothing is delivered before that (rule W12)."""
-    return isinstance(container.log, S3Log) and container.log._confirmation._turn.locked()
+    return isinstance(container.log, (S3Log, BookKeeperLog)) and container.log._confirmation._turn.locked()
 
 
 def _reads_storage(container: Container) -> bool:

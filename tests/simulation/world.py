@@ -31,6 +31,7 @@ from tierlog.actors.store.runtime import RuntimeParts, serve
 from tierlog.actors.store.shared import identify_shared
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_layout import log_folder
@@ -48,6 +49,7 @@ from .damage import Damage
 from .disk import Keep, SimulatedDisk
 from .faults import ChunkFaults, Faults, FileFaults, Kind, LogServiceFaults, Target
 from .gates import Gate, GatedFiles
+from .ledgers import SharedLedgers, SimulatedLedgers, log_path
 from .process import Process, ProcessDied
 from .services import ServiceChunks, ServiceLog
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
@@ -60,7 +62,7 @@ CACHE = "/cache"
 """The folder of the chunk cache, for all processes of the host."""
 FIRST_LOG = b"simulated-log..."
 """The id of the logs that a service has at first: a recovery makes others."""
-_BEGIN = 1_700_000_000.0
+BEGIN = 1_700_000_000.0
 """Seconds since 1970 when a simulation begins."""
 
 
@@ -84,6 +86,9 @@ class Site:
         self.disk = SimulatedDisk(self._random("disk"), kind.capacity)
         self.chunk_state = MemoryChunkState()
         self.bucket = SharedBucket(self.chunk_state)
+        self.ledgers = SharedLedgers()
+        self.ledgers_of: dict[int, SimulatedLedgers] = {}
+        """The service as each process sees it, by the process's number."""
         self.processes: list[Process] = []
         """All that ever were, dead ones too; process number n is at n - 1."""
         self.faults = Faults(trace, self._random("faults"), self._strike)
@@ -97,16 +102,18 @@ class Site:
 
     # --- processes -------------------------------------------------------------------------------
 
-    async def start(self, tasks: anyio.abc.TaskGroup, folder: ServiceFolder | None = None) -> Process:
-        """A new process that opens the store, or the one in ``folder``, and serves. Raises why it can not;
-        ``ProcessDied`` if it was killed before it could.
-
-        Returns once it serves; to do something to it earlier, find it in ``processes`` meanwhile.
-        """
+    def begin(self, tasks: anyio.abc.TaskGroup, folder: ServiceFolder | None = None) -> Process:
+        """A new process that begins to open the store, or the one in ``folder``."""
         process = self._make(len(self.processes) + 1, folder or self._folder)
         self.processes.append(process)
         self.trace.note(process.gate.name, "starts")
         tasks.start_soon(process.run, name=process.gate.name)
+        return process
+
+    async def start(self, tasks: anyio.abc.TaskGroup, folder: ServiceFolder | None = None) -> Process:
+        """``begin``, until it serves. Raises why it can not; ``ProcessDied`` if it was killed before it
+        could. To do something to it earlier, find it in ``processes`` meanwhile."""
+        process = self.begin(tasks, folder)
         await process.opened.wait()
         if process.error is not None:
             raise process.error
@@ -128,9 +135,9 @@ class Site:
     ) -> AsyncIterator[SegmentStore]:
         """What ``open_store`` does, with simulated parts."""
         world = World(
-            lambda: _BEGIN + trio.current_time() + process.clock_offset,
+            lambda: BEGIN + trio.current_time() + process.clock_offset,
             self._random(f"process {process.number}"),
-            _ids(process),
+            ids_of(process),
         )
         objects = SimulatedObjects(self.bucket, process.number, process.gate, self.faults)
         identity = await self._identity(files, objects, world, folder)
@@ -159,7 +166,7 @@ class Site:
             begin = partial(refuse_others, objects, coordination, world)
             return await identify_shared(coordination, begin, count, config, world)
 
-        return StoreIdentity(b"simulated-store.", folder.log_id, self.kind.containers, int(_BEGIN * 1000))
+        return StoreIdentity(b"simulated-store.", folder.log_id, self.kind.containers, int(BEGIN * 1000))
 
     def _disk_maker(
         self,
@@ -173,6 +180,8 @@ class Site:
     ) -> Callable[[int], LocalDisk]:
         kind, owner = self.kind, bytes.fromhex(owner_id)
         faults = LogServiceFaults(self.faults, process.number, process.gate)
+        ledgers = SimulatedLedgers(self.ledgers, process.number, process.gate, self.faults)
+        self.ledgers_of[process.number] = ledgers
 
         def make(index: int) -> LocalDisk:
             log_id, runs = identity.container_log_id(index), f"{folder.runs}/{index}"
@@ -182,6 +191,8 @@ class Site:
                 log, runs = LocalLog(files, path, log_id, options, owner=owner), run_folder(path)
             elif kind.wal is WalKind.BUCKET:
                 log = S3Log(objects, f"{LOGS}{index:04d}/", log_id, world, kind.s3_log, owner)
+            elif kind.wal is WalKind.LEDGERS:
+                log = BookKeeperLog(ledgers, log_path(index), log_id, world, kind.ledgers, owner)
             else:
                 log = ServiceLog(folder.logs.log(str(index)), str(index), process.gate, faults)
             return LocalDisk(log, simulated_runs(files, runs, self.stored_run))
@@ -247,13 +258,13 @@ class Site:
     @property
     def log_target(self) -> Target:
         """Where the calls of a log that is elsewhere meet faults."""
-        return Target.OBJECTS if self.kind.wal is WalKind.BUCKET else Target.LOG
+        return _LOG_TARGETS.get(self.kind.wal, Target.LOG)
 
     # --- inspection ------------------------------------------------------------------------------
 
     def time_ms(self) -> int:
         """By a wall clock that is right."""
-        return int((_BEGIN + trio.current_time()) * 1000)
+        return int((BEGIN + trio.current_time()) * 1000)
 
     @property
     def calls(self) -> int:
@@ -282,7 +293,10 @@ class Site:
         return {path.removeprefix(root): self.disk.content(path) for path in paths}
 
 
-def _ids(process: Process) -> Callable[[], str]:
+_LOG_TARGETS = {WalKind.BUCKET: Target.OBJECTS, WalKind.LEDGERS: Target.LEDGERS}
+
+
+def ids_of(process: Process) -> Callable[[], str]:
     """Ids that no other process of the site has."""
     made = 0
 

@@ -289,3 +289,8 @@ class MemoryLedger(Ledger):
 
     def drop(self) -> None:
         self._is_dropped = True
+
+    def end(self) -> None:
+        """As with its sidecar: nothing more is known of it here."""
+        self._failure = self._failure or OutcomeUnknown("the sidecar ended")
+        self._is_dropped = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
+import attrs
 import pytest
 
 from tierlog import SegmentStore, StagedPart
@@ -43,3 +45,26 @@ def during_a_flush(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[
         return await create(self, name, data)
 
     monkeypatch.setattr(FileSystemChunkStorage, "_create_with_content", after_act)
+
+
+async def whole(store: SegmentStore, name: str, position: int) -> bytes:
+    found = b""
+    while block := await store.read(name, position + len(found), 1 << 20):
+        found += block
+    return found
+
+
+async def contents(store: SegmentStore) -> dict[str, Any]:
+    """All that a client can see but the history, which a recovery begins."""
+    found: dict[str, Any] = {"names": await store.list_segments()}
+    for name in found["names"]:
+        info = await store.segment_info(name)
+        found[name] = attrs.evolve(info, history=0)
+        if info.is_table:
+            found[f"{name} rows"] = (await store.table(name).page()).rows
+        else:
+            found[f"{name} bytes"] = await whole(store, name, info.start_offset)
+            found[f"{name} attributes"] = await store.list_attributes(name)
+            found[f"{name} event"] = await store.last_event_number(name, "w")
+    found["transactions"] = [(each.target, each.state) for each in await store.list_transactions()]
+    return found

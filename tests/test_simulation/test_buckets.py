@@ -7,9 +7,11 @@ from collections import Counter
 import attrs
 import pytest
 from simulation.mutants.catalogue import CATALOGUE
-from simulation.plan import FIRST_IN_BUCKET, FaultKind, PlannedFault, make_plan
+from simulation.plan import FaultKind, PlannedFault
+from simulation.planner import make_plan
 from simulation.run import run_plan, run_seed
 from simulation.settings import ChunksKind, WalKind
+from simulation.special_seeds import FIRST_IN_BUCKET
 
 
 def test_about_every_eighth_seed_and_all_from_one_on_have_their_store_in_a_bucket() -> None:
@@ -46,6 +48,10 @@ def test_a_first_opening_in_a_bucket_is_met_by_the_next_one() -> None:
     [
         pytest.param("register-is-raised-behind-the-fence", 3, marks=pytest.mark.extended),
         ("lost-slot-is-the-end", 16),
+        ("fences-are-swept", 22),
+        pytest.param("register-is-not-read-after-the-fence", 36, marks=pytest.mark.extended),
+        pytest.param("group-is-acked-before-those-below", 5, marks=pytest.mark.extended),
+        pytest.param("answer-overtakes-the-groups-below", 5, marks=pytest.mark.extended),
         pytest.param("unknown-outcome-counts-as-success", 6, marks=pytest.mark.extended),
         ("sweep-deletes-a-live-slot", 0),
         pytest.param("reader-begins-below-the-low", 0, marks=pytest.mark.extended),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from simulation.mutants.catalogue import CATALOGUE
-from simulation.plan import FaultKind, make_plan
+from simulation.plan import FaultKind
+from simulation.planner import make_plan
 from simulation.run import run_seed
 from simulation.settings import ChunksKind
 

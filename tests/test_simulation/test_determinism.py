@@ -11,12 +11,16 @@ from itertools import zip_longest
 from pathlib import Path
 
 import simulation
-from simulation.plan import FIRST_IN_BUCKET, make_plan
+from simulation.planner import make_plan
 from simulation.run import run_seed
 from simulation.settings import WalKind
+from simulation.special_seeds import FIRST_IN_BUCKET, FIRST_ON_LEDGERS
+from simulation.supervised import FIRST_SUPERVISED
 
-SEEDS = (4, 5, FIRST_IN_BUCKET)
+SEEDS = (4, 5, FIRST_IN_BUCKET, FIRST_ON_LEDGERS + 1)
 """One of each kind of log."""
+WORLDS = (*SEEDS, FIRST_SUPERVISED, FIRST_SUPERVISED + 2)
+"""And supervisors, in a bucket and in a folder."""
 OPERATIONS = 120
 BEFORE = 12
 """Lines shown before the first difference."""
@@ -78,10 +82,10 @@ def first_difference(first: list[str], second: list[str]) -> str | None:
 
 def test_every_line_of_the_trace_is_the_same_in_another_process(tmp_path: Path) -> None:
     """With other hashes of strings, and with other seeds run before in the same process."""
-    write_traces(tmp_path / "once", SEEDS, hash_seed=1)
-    write_traces(tmp_path / "again", reversed(SEEDS), hash_seed=2)
+    write_traces(tmp_path / "once", WORLDS, hash_seed=1)
+    write_traces(tmp_path / "again", reversed(WORLDS), hash_seed=2)
 
-    for seed in SEEDS:
+    for seed in WORLDS:
         first, second = ((tmp_path / run / str(seed)).read_text().split("\n") for run in ("once", "again"))
         assert len(first) > OPERATIONS
         assert (difference := first_difference(first, second)) is None, (
@@ -103,7 +107,7 @@ def test_keeping_all_steps_changes_nothing() -> None:
 
 
 def test_the_digest_distinguishes_seeds() -> None:
-    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 4
+    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 5
 
 
 def imported(module: Path) -> set[str]:
@@ -124,7 +128,7 @@ def imported(module: Path) -> set[str]:
 def test_nothing_in_a_simulation_reads_the_real_machine() -> None:
     modules = {path.name: imported(path) for path in SOURCES.glob("*.py") if path.name not in STARTERS}
 
-    assert "Random" in modules["plan.py"]
+    assert "Random" in modules["planner.py"]
     assert {
         name: bad for name, found in modules.items() if (bad := found & (OF_THE_MACHINE | {"random"}))
     } == {}

@@ -11,7 +11,8 @@ from simulation.legacy import LegacyFiles, draw
 from simulation.legacy_invariants import LegacyFilesLeft
 from simulation.model import NotAnswered, State, refusal
 from simulation.model_calls import Append, Create, Delete, ImplicitImport, Import, ListNames, Op, Read
-from simulation.plan import Verb, make_plan
+from simulation.plan import Verb
+from simulation.planner import make_plan
 from simulation.run import run_seed
 
 from support.container_world import ContainerWorld

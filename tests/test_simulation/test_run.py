@@ -18,7 +18,8 @@ from simulation.clients import WrongAnswer
 from simulation.compound_faults import CompoundFaults
 from simulation.configuration import TooManyConfigurations
 from simulation.linearize import Checker
-from simulation.plan import COMPOUND, FaultKind, Plan, PlannedFault, make_plan
+from simulation.plan import COMPOUND, FaultKind, Plan, PlannedFault
+from simulation.planner import make_plan
 from simulation.run import run_plan, run_seed
 from simulation.settings import WalKind
 from simulation.verdict import Verdict

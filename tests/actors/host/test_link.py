@@ -233,6 +233,25 @@ async def test_v4_a_supervisor_that_is_not_heard_is_left_only_for_one_with_a_hig
             assert hello.term == 1
 
 
+async def test_v4_late_orders_of_a_supervisor_that_was_replaced_meanwhile_are_not_obeyed(path: str) -> None:
+    """They were on their way while it was cut off, and would fence what its successor has found."""
+    dialer = QuietDialer(path)
+    dialer.quiet = 0.5
+    host = Host(path, dialer=dialer)
+    async with await listen(path) as listener, running(host):
+        async with accepted(listener) as (connection, _):
+            connection.send(Welcome(1, 30, 60))
+            while not dialer.asked:
+                await anyio.sleep(0.001)
+            dialer.replaced = True  # just after it was asked
+            connection.send(Open(1, 2, 3))
+            while await connection.receive() is not None:
+                continue
+        async with accepted(listener) as (connection, hello):
+            assert hello.term == 1
+    assert host.obeyed == []
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_v4_a_supervisor_without_a_lease_is_left_only_for_its_successor(
     path: str, replaced: bool

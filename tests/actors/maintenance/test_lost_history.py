@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from support.service import service
+from support.stores_of_all_kinds import whole
 from tierlog import (
     BadOffset,
     BatchItem,
@@ -31,7 +32,7 @@ from tierlog import (
 )
 from tierlog.actors.store.read_only import StoreView, open_reader
 
-from .test_recover import QUIET, lose_logs, opened, recovered, whole
+from .test_recover import QUIET, lose_logs, opened, recovered
 
 pytestmark = pytest.mark.anyio
 

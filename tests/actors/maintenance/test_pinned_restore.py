@@ -14,7 +14,7 @@ import pytest
 
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.patience import scaled
-from support.stores_of_all_kinds import during_a_flush, fill
+from support.stores_of_all_kinds import contents, during_a_flush, fill
 from tierlog import (
     BackupIncomplete,
     DataCorruption,
@@ -45,7 +45,7 @@ from tierlog.storage_backends.chunks.filesystem import FileSystemChunkReader, Fi
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.context import StorageContext
 
-from .test_recover import contents, lose_logs, other_owner
+from .test_recover import lose_logs, other_owner
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from chaos_parts.processes import python_path
 from support.container_world import read_all
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.patience import scaled
-from support.stores_of_all_kinds import during_a_flush, fill
+from support.stores_of_all_kinds import contents, during_a_flush, fill
 from tierlog import (
     ChangesIncomplete,
     DataCorruption,
@@ -94,33 +94,10 @@ async def make_store(folder: Path) -> None:
         await store.flush()
 
 
-async def whole(store: SegmentStore, name: str, position: int) -> bytes:
-    found = b""
-    while block := await store.read(name, position + len(found), 1 << 20):
-        found += block
-    return found
-
-
 async def identity_of(folder: Path) -> StoreIdentity:
     wal = check_path(folder).wal
     found = await run_program(LocalFiles(), read_identity(wal), wal)
     assert found is not None
-    return found
-
-
-async def contents(store: SegmentStore) -> dict[str, Any]:
-    """All that a client can see but the history, which a recovery begins."""
-    found: dict[str, Any] = {"names": await store.list_segments()}
-    for name in found["names"]:
-        info = await store.segment_info(name)
-        found[name] = attrs.evolve(info, history=0)
-        if info.is_table:
-            found[f"{name} rows"] = (await store.table(name).page()).rows
-        else:
-            found[f"{name} bytes"] = await whole(store, name, info.start_offset)
-            found[f"{name} attributes"] = await store.list_attributes(name)
-            found[f"{name} event"] = await store.last_event_number(name, "w")
-    found["transactions"] = [(each.target, each.state) for each in await store.list_transactions()]
     return found
 
 

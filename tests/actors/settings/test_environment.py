@@ -80,6 +80,6 @@ def test_a_mistake_is_refused_with_the_variable_and_a_hint(variable: str, text: 
 
 
 def test_options_and_other_programs_variables_are_left_alone() -> None:
-    others = ("DATA", "CONFIG", "URL", "CHUNKS", "VENV", "CRASH", "SEED")
+    others = ("DATA", "CONFIG", "URL", "CHUNKS", "BOOKKEEPER", "MAVEN_MIRROR", "VENV", "CRASH", "SEED")
 
     assert read_config(None, {f"TIERLOG_{name}": "x" for name in others}) == StoreConfig()

@@ -248,6 +248,24 @@ async def test_a_few_groups_are_no_reason_for_a_checkpoint(here: Machine) -> Non
         assert current.checkpoints.checkpoints == 0
 
 
+@pytest.mark.extended
+async def test_an_opening_fetches_few_groups_however_many_small_ones_there_were(here: Machine) -> None:
+    async with here.open() as store:
+        await store.create_segment(NAME)
+        for _ in range(3):
+            for _ in range(150):
+                await store.append(NAME, b"x")
+            await store.flush()
+        before = requests_of(store).puts
+    assert before > 450
+    async with here.open() as store:
+        current = store.statistics().containers[0].current
+        assert current is not None
+        assert 0 < current.recovery.groups < 300
+        info = await store.segment_info(NAME)
+        assert info.length == 450
+
+
 async def test_requests_of_the_log_are_counted(here: Machine) -> None:
     async with here.open() as store:
         await fill(store)

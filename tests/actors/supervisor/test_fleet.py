@@ -331,7 +331,8 @@ def test_v7_the_supervisors_own_lateness_kills_no_host(is_drained: bool) -> None
     fleet.extend_deadlines(100)
 
     assert KillHost("host-0", fleet.hosts["host-0"].pid) not in fleet.tick(now + 100)
-    assert KillHost("host-0", fleet.hosts["host-0"].pid) in fleet.tick(now + 200)
+    # A draining one is ordered to exit first.
+    assert KillHost("host-0", fleet.hosts["host-0"].pid) in [*fleet.tick(now + 200), *fleet.tick(now + 200)]
 
 
 def test_late_answers_change_nothing() -> None:

@@ -167,10 +167,10 @@ def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once
 def test_v11_a_joined_host_that_is_forgotten_while_it_drains_goes_on_with_it(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection broke, or its containers were not moved in time."""
+    """Its connection broke, or it did not exit in time."""
     world = joined(4, "a", "b")
     with monkeypatch.context() as slow:
-        slow.setattr(Machine, "open", lambda *order: None)
+        slow.setattr(Machine, "obeys", lambda *host: False)
         world.do(world.fleet.drain("a", world.now))
         world.run(seconds)
         if "a" in world.fleet.hosts:
@@ -196,14 +196,48 @@ def test_a_rolling_restart_leaves_joined_hosts_alone() -> None:
     assert "a" in world.alive
 
 
-def test_v11_a_stop_leaves_joined_hosts_and_what_they_serve_to_the_next_supervisor() -> None:
-    world = machine(containers=4, hosts=1)
+def test_v11_a_stop_hands_over_to_joined_hosts_and_leaves_them_to_the_next_supervisor() -> None:
+    world = machine(containers=6, hosts=2)
     world.join("a")
     world.run(3)
-    kept = {index: host for index, host in world.owners.items() if host == "a"}
     world.do(world.fleet.stop(world.now))
+    for _ in range(30):
+        world.run(0.1)
+        assert set(world.owners) == set(range(6)), "no container is out of service"
+    assert (list(world.alive), set(world.owners.values())) == (["a"], {"a"})
+    assert world.fleet.failovers == 0
+    assert world.count(SpawnHost) == 2
+
+
+def test_v10_a_stop_during_which_the_joined_hosts_are_lost_ends_all_the_same() -> None:
+    world = machine(containers=6, hosts=2)
+    world.join("a")
     world.run(3)
-    assert (list(world.alive), world.owners) == (["a"], kept)
+    world.frozen.add("a")
+    world.do(world.fleet.stop(world.now))
+    world.run(OPTIONS.silence + 1)
+    assert list(world.alive) == ["a"]
+
+
+def test_v10_a_host_whose_containers_nobody_opens_in_time_is_ordered_to_exit_and_then_killed() -> None:
+    world = machine(containers=6, hosts=1)
+    world.join("a")
+    world.run(3)
+    world.frozen.add("host-0")  # it obeys no order, and its heartbeats go on
+    begin = world.now
+    world.do(world.fleet.stop(begin))
+
+    def beat_until(share: float) -> None:
+        while world.now < begin + share * OPTIONS.drain_limit:
+            world.do(world.fleet.heartbeat("host-0", 0, world.now))
+            world.run(0.3)
+
+    beat_until(0.45)
+    assert world.count(DrainHost) == 0
+    beat_until(0.95)
+    assert (world.count(DrainHost), "host-0" in world.alive) == (1, True)
+    beat_until(1.05)
+    assert list(world.alive) == ["a"]
 
 
 def test_v8_a_container_that_crashes_joined_hosts_is_quarantined_and_the_others_go_on() -> None:
@@ -271,6 +305,41 @@ def test_v4_no_host_is_waited_for_longer_than_the_last_one_that_is_awaited() -> 
     world.say_hello("a")
     assert (set(world.owners), world.now - began) == (set(range(4)), 0), "nobody else can report anything"
     assert lost
+
+
+@pytest.mark.parametrize("is_fenced_first", [False, True])
+def test_v2_an_owner_by_an_earlier_supervisors_order_is_adopted_also_from_the_owner_it_fenced(
+    is_fenced_first: bool,
+) -> None:
+    """Its opening was under way at its hello, which did not name it."""
+    world = joined(4, "a", "b")
+    index = next(index for index, host in world.owners.items() if host == "a")
+    follow(world, "a", "b")
+    world.say_hello("a")
+    world.say_hello("b")
+    epoch = world.serves["a"].pop(index)
+    world.epochs[index] = world.serves["b"][index] = epoch + 1
+    if is_fenced_first:
+        world.do(world.fleet.fenced("a", index, epoch, "another owner opened it", world.now))
+        assert world.phase(index) is AssignmentPhase.FENCED
+    world.do(world.fleet.opened("b", index, 0, epoch + 1, world.now))
+    world.do(world.fleet.fenced("a", index, epoch, "another owner opened it", world.now))
+    world.run(10)
+    assert world.phase(index) is AssignmentPhase.SERVING
+    assert loads(world) == [2, 2]
+
+
+def test_v2_an_owner_by_an_earlier_supervisors_order_is_adopted_while_others_may_report() -> None:
+    world = joined(4, "a", "b")
+    follow(world, "a", "b", "c")
+    world.say_hello("a")
+    index = next(index for index, host in world.owners.items() if host == "b")
+    world.epochs[index] += 1
+    world.serves["b"].clear()
+    world.say_hello("b")
+    world.serves["b"][index] = world.epochs[index]
+    world.do(world.fleet.opened("b", index, 0, world.epochs[index], world.now))
+    assert (world.owners[index], world.phase(index)) == ("b", AssignmentPhase.SERVING)
 
 
 def test_v7_a_late_supervisor_waits_for_joined_hosts_all_the_same() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from support.command_line import Run
@@ -17,6 +18,7 @@ from support.live_service import name_in, nothing_left, wait_until
 from support.machines import PLACE, PREFIX, Machines, free_port, joined_line, relay
 from support.patience import scaled
 from support.s3_server import S3Server
+from tierlog.actors.gateway.wire.paths import Verb, segment_path
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="all of 127.0.0.0/8 is loopback on Linux only"
@@ -263,6 +265,7 @@ def test_v11_hosts_join_a_service_beside_its_own_and_a_rolling_restart_leaves_th
     monkeypatch.setenv("TIERLOG_S3_ENDPOINT", machines.server.url)
     service = SyncOwnService(machines.disks / "here", hosts=1, containers=4, place=PLACE)
     with service, machines.host("a", "127.0.0.3") as a:
+        url = joined_line(a).split()[-1]
         wait_until(lambda: len(service.pids()) == 2 and service.is_balanced(), "both have their share")
         own = service.pids()["host-0"]
         assert run("roll", "--url", service.url).code == 0
@@ -271,8 +274,34 @@ def test_v11_hosts_join_a_service_beside_its_own_and_a_rolling_restart_leaves_th
         refused = run("host", "start", "a", "--url", service.url)
         assert refused.code == 1
         assert "a joined from " in refused.err
+        for index in range(4):
+            service.create(name_in(index, 4))
+            service.append(name_in(index, 4), b"acked")
         assert service.stop() == 0
         assert a.process.poll() is None
+        for index in range(4):
+            answer = httpx.get(url + segment_path(name_in(index, 4), Verb.BYTES), verify=False)
+            assert answer.content == b"acked", "the service's own host handed over to it"
+
+
+@pytest.mark.extended
+def test_h22_a_joined_host_forwards_to_the_others(machines: Machines) -> None:
+    with (
+        machines.supervise("127.0.0.2", "--containers=2") as supervisor,
+        machines.host("a", "127.0.0.3", "--forward") as a,
+        machines.host("b", "127.0.0.4", "--forward"),
+    ):
+        url = joined_line(a).split()[-1]
+        supervisor.settle_on("a", "b")
+        elsewhere = next(index for index, (host, _) in supervisor.assignments().items() if host == "b")
+        name = name_in(elsewhere, 2)
+        supervisor.create(name)
+        supervisor.append(name, b"of b")
+        wait_until(
+            lambda: httpx.get(url + segment_path(name, Verb.BYTES), verify=False).content == b"of b",
+            "a passes on what b serves, without a redirect",
+        )
+        assert "tierlog_http_forwarded_requests_total{" in httpx.get(f"{url}/metrics", verify=False).text
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import anyio.lowlevel
 import attrs
 
+from tierlog.actors.container.pending_group import Group
+from tierlog.actors.container.pipeline import Pipeline
 from tierlog.journal.log import s3_history, s3_open
+from tierlog.journal.log.flights import Flight, Flights
 from tierlog.journal.log.group_index import GroupIndex
 from tierlog.journal.log.s3_calls import Put, RepeatedCalls
 from tierlog.journal.log.s3_history import S3History
@@ -21,7 +25,7 @@ from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import OutcomeUnknown
 
 from ..bucket import SLOT
-from ..plan import FIRST_IN_BUCKET
+from ..special_seeds import FIRST_IN_BUCKET
 from .planting import Planter, mutant
 
 _planted = partial(mutant, worlds_from=FIRST_IN_BUCKET)
@@ -69,6 +73,37 @@ def put_replaces_what_is_there(plant: Planter) -> None:
     plant(RepeatedCalls.put, put)
 
 
+@_planted("L2")
+def group_is_acked_before_those_below(plant: Planter) -> None:
+    """An append is acked while the group below it is on its way: if that never arrives, the next fence
+    makes both void."""
+
+    async def wait(original: Any, self: Flights, flight: Flight) -> None:
+        flight.before = None
+        await original(self, flight)
+
+    plant(Flights.wait_for_turn, wait)
+
+
+@_planted("C1")
+def answer_overtakes_the_groups_below(plant: Planter) -> None:
+    """A read that found what is in a group under way is answered first, and the group never becomes
+    durable."""
+
+    async def commit(original: Any, self: Pipeline, group: Group) -> None:
+        if group.operations:
+            return await original(self, group)  # type: ignore[no-any-return]
+        await self._log.confirm_owner()
+        self._in_flight.remove(group)
+        self._in_flight.appendleft(group)
+        finishing = self._finish(group, self._last_number)
+        while self._advance(finishing):
+            await anyio.lowlevel.checkpoint()
+        return None
+
+    plant(Pipeline._commit_one, commit)
+
+
 @_planted("L3")
 def fence_leaves_the_next_slot_free(plant: Planter) -> None:
     """A fence is one slot too far, where readers look for it too: the next put of the owner before succeeds,
@@ -107,6 +142,22 @@ def fence_leaves_the_next_slot_free(plant: Planter) -> None:
 
     plant(s3_open._put_fence, put_fence)
     plant(s3_history.read_history, read)
+
+
+@_planted("L4")
+def register_is_not_read_after_the_fence(plant: Planter) -> None:
+    """An opener that stood still takes a slot that a later owner has truncated for the end of the log, and
+    acks."""
+
+    async def open_log(
+        original: Any, ctx: S3Context, above: int, after: Collection[int] | None, tried: list[int]
+    ) -> OpenedS3Log:
+        before, held = await s3_open._raise_register(ctx, above, after, tried)
+        found = await s3_open._read_slots(ctx, held.register.low)
+        history, fence = await s3_open._put_fence(ctx, held.register, found)
+        return OpenedS3Log(held, before, history, found, fence.next)
+
+    plant(s3_open.open_s3_log, open_log)
 
 
 @_planted("L5")
@@ -153,6 +204,19 @@ def sweep_deletes_a_live_slot(plant: Planter) -> None:
         return [*original(self, number), first]
 
     plant(GroupIndex.forget_below, forget)
+
+
+@_planted("L7")
+def fences_are_swept(plant: Planter) -> None:
+    """An owner that stood still for long puts a group where its successor's fence was, and acks."""
+
+    async def raise_low(original: Any, self: S3Log, slot: int) -> None:
+        assert self._held is not None
+        low = self._held.register.low
+        await original(self, slot)
+        self._stale.extend(range(max(1, low - SLOTS_AHEAD), slot))
+
+    plant(S3Log._raise_low, raise_low)
 
 
 @_planted("L7")

@@ -52,7 +52,18 @@ from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
 from ..copies import FIRST
-from . import buckets, caches, chain, copied_backups, pins, readers, tables, user_tables
+from . import (
+    buckets,
+    caches,
+    chain,
+    copied_backups,
+    ledgers,
+    pins,
+    readers,
+    supervisors,
+    tables,
+    user_tables,
+)
 from .planting import CATALOGUE, Planter, mutant
 from .programs import trying_twice, without
 
@@ -62,8 +73,10 @@ __all__ = [
     "caches",
     "chain",
     "copied_backups",
+    "ledgers",
     "pins",
     "readers",
+    "supervisors",
     "tables",
     "user_tables",
 ]

@@ -28,7 +28,7 @@ def backup_is_made_without_a_flush(plant: Planter) -> None:
         token = await self.on_container(0, _new_id)
         await take_steps(make_backup(name, token, self.containers), self.take_backup_step)
 
-    plant(Pins._publish_all, publish)
+    plant(Pins.publish_all, publish)
     plant(SegmentStore.backup, backup)
 
 

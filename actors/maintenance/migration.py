@@ -1,0 +1,447 @@
+"""Moving a store to another place (rules E1 to E7): the same store, with its id, its logs' ids, histories,
+epochs, writers, transactions and backups. Exactly one of the two places can be opened at any time.
+
+What is durable, in this order, and what a crash or a cancellation leaves after each step:
+
+1. ``prepare``: the mark in the new place, a backup of the old store, and the objects that its backups need.
+   The old store can be opened, and changed; the new place cannot. The next call copies what is new.
+2. ``MIGRATED`` in the log and the chain of each container, from the first one on: the old store cannot be
+   opened. The next call reopens it and does this again; ``undo`` reopens it.
+3. The objects that it needs as of then; the logs of the new place, each with its first element. As before.
+4. What follows in the old chain of the first container: the move can only be completed. The next call goes on
+   from there.
+5. The same for the other containers; the new chains; the store's record; the record of the backup is removed.
+6. The new identity: the store can be opened in the new place.
+7. The mark is removed from it; the next call does that.
+
+Where the chunks stay, both places have one chain, and nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from hashlib import blake2b
+
+import anyio
+import attrs
+
+from ...journal.manifest.chain import (
+    StoredElement,
+    element_name,
+    list_elements,
+    read_element,
+    read_newest,
+)
+from ...journal.manifest.element import Element, Kind
+from ...journal.manifest.pin_record import PINS, list_pins, pin_record_name
+from ...journal.manifest.store_record import (
+    MIGRATION_RECORD,
+    STORE_RECORD,
+    check_store_record,
+    ensure_store_record,
+    read_store_record,
+    require_store_record,
+)
+from ...journal.operations.log_element import LogElement
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import (
+    ChunkNotFound,
+    DataCorruption,
+    InvalidArgument,
+    StoreMismatch,
+    Unavailable,
+)
+from ...storage_backends.base.world import World
+from ..container.container import Container
+from ..container.lts_boot import LtsBoot, claim_chain, read_boot
+from ..folder.fingerprint import FINGERPRINT_BYTES
+from ..folder.identity import StoreIdentity
+from ..legacy_rolling.importing import Progress, no_progress
+from ..store.read_only import take_snapshot
+from .backup_copy import copy_backup, copy_elements
+from .copied_objects import CopiedObjects, Totals
+from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart
+from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
+
+KEEP = "keep"
+_PREFIX, _NAME_LENGTH = "migration-", 59
+"""Of the names of backups that a move makes: with a digest of the place, and an id."""
+
+
+@attrs.frozen
+class Migration:
+    """How far a move is."""
+
+    store_id: str
+    source: str
+    target: str
+    is_complete: bool
+    """Whether the store is in ``target`` now; otherwise it is where it was."""
+    keeps_chunks: bool
+    chunks: str
+    """Where they are in the end."""
+    objects: int = 0
+    """Chunks and runs in the new place."""
+    bytes: int = 0
+    copied_objects: int = 0
+    """Those that this call copied."""
+    copied_bytes: int = 0
+    left: tuple[str, ...] = ()
+    """What of the old place nobody needs any more, once it is complete."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Ended:
+    """How the chain of a container ends in the old place."""
+
+    migrated: StoredElement | None = None
+    """Where the container ended there; None if it goes on."""
+    decision: StoredElement | None = None
+    """What follows once it can only go on at the new place."""
+
+
+async def migrate(
+    source: MigrationPlace,
+    target: MigrationPlace,
+    world: World,
+    *,
+    confirms: bool,
+    chunks: str = "",
+    progress: Progress = no_progress,
+) -> Migration:
+    """Prepare the move of a store from ``source`` to ``target`` and, with ``confirms``, complete it.
+    ``chunks``: where they will be; ``KEEP``: where they are; empty: where ``target`` has them.
+
+    Raises ``ConfigError`` (the chunks cannot be there, or nothing says where), ``InvalidArgument`` (no store,
+    a process has it open, places that overlap, a target with something else), ``StoreMismatch`` (it was moved
+    elsewhere, or the target is another store's), ``DataCorruption`` (the source is damaged), ``StorageFull``,
+    ``Unavailable``, ``Unsupported``."""
+    async with source.connected():
+        identity, own = await _identity_of(source), await source.chunks()
+        if chunks == KEEP:
+            if not own.location.chunks:
+                raise InvalidArgument(f"{own.shown} is a part of {source.shown}: its chunks must be copied")
+            target.choose_chunks(own.location.chunks, own.location.s3)
+        elif chunks:
+            target.choose_chunks(chunks)
+        async with target.connected():
+            new = await target.new_chunks()
+            check_apart(source, own, target, new)
+            move = _Move(source, target, identity, own, new, world, progress)
+            return await move.run(confirms=confirms)
+
+
+async def undo(source: MigrationPlace) -> None:
+    """Give a move up that was not completed: the store in ``source`` can be opened again. Raises
+    ``StoreMismatch`` if it can only be completed."""
+    async with source.connected():
+        await _identity_of(source)
+        # E3: its ``Open`` takes the number of the element that would decide the move, or is refused.
+        async with source.opened(migrates=True) as store:
+            for backup in await store.backups():
+                if _is_own(backup.name):
+                    await store.remove_backup(backup.name)
+
+
+def _is_own(backup: str) -> bool:
+    return backup.startswith(_PREFIX) and len(backup) == _NAME_LENGTH
+
+
+async def _identity_of(source: MigrationPlace) -> StoreIdentity:
+    identity = await source.identity()
+    if identity is None:
+        raise InvalidArgument(f"there is no store in {source.shown}")
+    return identity
+
+
+async def _read_end(chunks: ChunkStorage, index: int, place: str) -> _Ended:
+    """``place``: where the container is moved to."""
+    newest = await read_newest(chunks, index, await list_elements(chunks, index))
+    if newest is None:
+        return _Ended()
+
+    # If the element before is deleted, an owner has gone on.
+    with suppress(ChunkNotFound):
+        if before := newest.element.predecessor.n:
+            migrated = await read_element(chunks, index, before)
+            if _is_decision(newest.element, migrated.element, place):
+                return _Ended(migrated, newest)
+    return _Ended(newest if newest.element.kind is Kind.MIGRATED else None)
+
+
+def _is_decision(element: Element, before: Element, place: str) -> bool:
+    """Whether ``element`` decided the move to ``place`` that was begun with ``before`` (rule E4). Who gives
+    it up has an owner's id of its own."""
+    return (
+        before.kind is Kind.MIGRATED
+        and before.owner.location == place
+        and element.kind in (Kind.MIGRATED, Kind.OPEN)
+        and element.owner.owner == before.owner.owner
+    )
+
+
+class _Move:
+    def __init__(
+        self,
+        source: MigrationPlace,
+        target: MigrationPlace,
+        identity: StoreIdentity,
+        own: ChunkPlace,
+        new: ChunkPlace,
+        world: World,
+        progress: Progress,
+    ) -> None:
+        self._source, self._target = source, target
+        self._identity = identity
+        self._own, self._new = own, new
+        self._copies = own.shown != new.shown
+        self._world = world
+        self._progress = progress
+        self._totals = Totals()
+        digest = blake2b(f"{target.shown}\n{new.shown}".encode(), digest_size=8).hexdigest()
+        self._backups = f"{_PREFIX}{digest}-"
+
+    async def run(self, *, confirms: bool) -> Migration:
+        ends = await self._read_ends()
+        if (found := await self._target.identity()) is not None:
+            return await self._run_again(found, ends)
+
+        if not any(ended.decision for ended in ends):
+            await self._target.check_target(self._identity, self._new)
+        async with self._target.building(self._identity, self._new) as building:
+            if not any(ended.decision for ended in ends):
+                await self._begin()
+                # One that is ended there already was prepared.
+                if not (confirms and any(ended.migrated for ended in ends)):
+                    await self._prepare(migrates=confirms)
+                if not confirms:
+                    return self._report(is_complete=False)
+                ends = await self._end_source()
+            await self._complete(building, ends)
+        return self._report(is_complete=True)
+
+    def _report(self, *, is_complete: bool) -> Migration:
+        left = self._source.left(self._own, keeps_chunks=not self._copies) if is_complete else []
+        return Migration(
+            self._identity.store_id.hex(),
+            self._source.shown,
+            self._target.shown,
+            is_complete,
+            not self._copies,
+            self._new.shown,
+            self._totals.objects,
+            self._totals.bytes,
+            self._totals.copied_objects,
+            self._totals.copied_bytes,
+            tuple(left),
+        )
+
+    async def _read_ends(self) -> list[_Ended]:
+        async with self._own.reader() as chunks:
+            place = self._target.shown
+            return [await _read_end(chunks, index, place) for index in range(self._identity.containers)]
+
+    async def _run_again(self, found: StoreIdentity, ends: Sequence[_Ended]) -> Migration:
+        """There is a store. Raises ``InvalidArgument`` unless it is this one, after the move."""
+        if found != self._identity or (self._copies and not all(ended.decision for ended in ends)):
+            raise InvalidArgument(f"{self._target.shown} has a store already: name an empty place")
+        if self._copies:
+            async with self._new.writer() as chunks:
+                await _remove_mark(chunks)
+        return self._report(is_complete=True)
+
+    async def _begin(self) -> None:
+        """Mark the new place, whose chunks are to be those of the store. Raises ``StoreMismatch`` if it is
+        marked for another one, ``InvalidArgument`` if there are others."""
+        if not self._copies:
+            return
+        identity = self._identity
+        async with self._new.writer(create=True) as chunks:
+            if await read_store_record(chunks, MIGRATION_RECORD) is None:
+                async with aclosing(chunks.list("")) as infos:
+                    async for info in infos:
+                        raise InvalidArgument(
+                            f"{self._new.shown} has other objects, such as {info.name}: name an empty place"
+                        )
+            # With the trial whether it creates conditionally (rule J10).
+            await ensure_store_record(chunks, identity.store_id, identity.containers, name=MIGRATION_RECORD)
+
+    # --- the copy --------------------------------------------------------------------------------
+
+    async def _prepare(self, *, migrates: bool) -> None:
+        """Copy what the store has now. It may go on meanwhile: a backup keeps what is copied."""
+        name = f"{self._backups}{self._world.new_id()}"
+        async with self._source.opened(migrates=migrates) as store:
+            await store.flush()
+            if not self._copies:
+                return
+            await store.backup(name)
+            for backup in await store.backups():
+                if backup.name != name and backup.name.startswith(self._backups):
+                    await store.remove_backup(backup.name)
+        async with self._own.reader() as source, self._new.writer() as target:
+            await self._copy_backups(source, target)
+            await self._forget_backups(target, but=name)
+
+    async def _copy_backups(self, source: ChunkStorage, target: ChunkStorage) -> None:
+        """All that the store has now are there afterwards, each verified (rule P7)."""
+        for backup in await list_pins(source):
+            if backup.problem:
+                raise DataCorruption(
+                    f"backup {backup.name!r} cannot be copied: {backup.problem}. Remove it, or make it again",
+                    file=pin_record_name(backup.name),
+                )
+            copied = await copy_backup(source, backup.name, target, self._progress, is_alone=False)
+            self._count(attrs.asdict(copied))
+
+    def _count(self, totals: dict[str, int]) -> None:
+        # Several backups have the same objects, so the largest number is about how many there are.
+        self._totals.objects = max(self._totals.objects, totals["objects"])
+        self._totals.bytes = max(self._totals.bytes, totals["bytes"])
+        self._totals.copied_objects += totals["copied_objects"]
+        self._totals.copied_bytes += totals["copied_bytes"]
+
+    async def _forget_backups(self, target: ChunkStorage, but: str = "") -> None:
+        """Remove the records of the backups that this move has made from the new place."""
+        names = [info.name async for info in target.list(f"{PINS}{self._backups}")]
+        for name in names:
+            if name != pin_record_name(but or "-"):
+                with suppress(ChunkNotFound):
+                    await target.delete(name)
+
+    async def _copy_all(self, ended: Sequence[StoredElement]) -> None:
+        async with self._own.reader() as source, self._new.writer() as target:
+            await self._copy_backups(source, target)
+            objects = CopiedObjects(source, target, "migration", self._progress, rereads=False)
+            verified = VerifiedObjects(target)
+            await verified.choose(PlaceOfCopies(target, len(ended)).records(), "")
+            await copy_elements(
+                source, ended, objects, verified, lambda index: element_name(index, ended[index].n)
+            )
+            self._count(attrs.asdict(objects.totals))
+
+    # --- the move --------------------------------------------------------------------------------
+
+    async def _end_source(self) -> list[_Ended]:
+        """End each container in the old place, all of it flushed (rule E1), and copy what it ended with."""
+
+        async def end(container: Container) -> StoredElement:
+            return await container.migrate(self._target.shown)
+
+        async with self._source.opened(migrates=True) as store:
+            ended = [await store.on_container(index, end) for index in range(store.containers)]
+        if self._copies:
+            await self._copy_all(ended)
+        return [_Ended(each) for each in ended]
+
+    async def _complete(self, building: Building, ends: Sequence[_Ended]) -> None:
+        async with AsyncExitStack() as stack:
+            source = await stack.enter_async_context(self._own.writer())
+            target = await stack.enter_async_context(self._new.writer()) if self._copies else source
+            claims = await self._build_logs(building, ends, target)
+            for index, (ended, claim) in enumerate(zip(ends, claims, strict=True)):
+                if ended.decision is None:
+                    # E4: from the first one on there is no way back.
+                    await claim_chain(source, index, self._decision(claim))
+            if self._copies:
+                await self._put_chains(ends, claims, source, target)
+                await self._forget_backups(target)
+            await building.publish()
+            if self._copies:
+                await _remove_mark(target)
+
+    async def _build_logs(
+        self, building: Building, ends: Sequence[_Ended], target: ChunkStorage
+    ) -> list[LogElement]:
+        """Make the logs of the new place, and read them back. Returns the element that each begins with."""
+        boots: list[LtsBoot] = []
+        for index, ended in enumerate(ends):
+            if ended.migrated is None or ended.migrated.element.owner.location != self._target.shown:
+                raise _not_moved_here(self._source, self._target, index)
+            boot = await read_boot(index, ended.migrated, ended.migrated.element, reader_of(target))
+            if found := boot.published.inconsistencies:
+                raise DataCorruption(
+                    f"not all that it publishes is of one moment: {found[0].segment}: {found[0].message}",
+                    file=element_name(index, ended.migrated.n),
+                )
+            boots.append(boot)
+        return [
+            await self._build_log(building, boot, ended.decision, target)
+            for boot, ended in zip(boots, ends, strict=True)
+        ]
+
+    async def _build_log(
+        self, building: Building, boot: LtsBoot, known: StoredElement | None, target: ChunkStorage
+    ) -> LogElement:
+        index, log = boot.container, building.log(boot.container)
+        is_complete = False
+        try:
+            opened = await log.open(above=boot.newest.element.epoch)
+            # E5: after the log was opened, which fences whoever had it. What is there now has no owner's
+            # groups, or is refused.
+            if await self._target.identity() is not None:
+                raise Unavailable(
+                    f"another process has completed the move to {self._target.shown} meanwhile: open the "
+                    f"store there"
+                )
+            claim = LogElement.of(
+                attrs.evolve(known.element, kind=Kind.OPEN) if known else self._claim(boot, opened.epoch)
+            )
+            await boot.go_on(log, claim, opened.epoch)
+            is_complete = True
+        finally:
+            with anyio.CancelScope(shield=True):
+                await log.close(clean=is_complete)
+        found = await take_snapshot(index, building.log(index), target, reader_of(target))
+        if found.state.manifest.known.base != claim.position:
+            raise DataCorruption(
+                "the log that was made does not read as it was written", file=self._target.shown
+            )
+        return claim
+
+    def _claim(self, boot: LtsBoot, epoch: int) -> Element:
+        """The first element of the new place. It has the owner's id of the element before (rule E4)."""
+        migrated = boot.newest.element
+        return attrs.evolve(
+            migrated,
+            n=migrated.n + 1,
+            kind=Kind.OPEN,
+            epoch=epoch,
+            # Without a fingerprint: the folder is made again if the move is cut off.
+            owner=attrs.evolve(migrated.owner, folder=bytes(FINGERPRINT_BYTES)),
+            predecessor=boot.newest.position,
+            time_ms=self._world.time_ms(),
+        )
+
+    def _decision(self, claim: LogElement) -> LogElement:
+        """What follows in the old chain: the same element, but if the new place has a chain of its own, one
+        that nobody can go on from."""
+        return LogElement.of(attrs.evolve(claim.element, kind=Kind.MIGRATED)) if self._copies else claim
+
+    async def _put_chains(
+        self,
+        ends: Sequence[_Ended],
+        claims: Sequence[LogElement],
+        source: ChunkStorage,
+        target: ChunkStorage,
+    ) -> None:
+        objects = CopiedObjects(source, target, "migration", self._progress, rereads=False)
+        for index, (ended, claim) in enumerate(zip(ends, claims, strict=True)):
+            before = [LogElement.of(ended.migrated.element)] if ended.migrated else []
+            for op in (*before, claim):
+                await objects.put(element_name(index, op.position.n), [op.content])
+        record = await require_store_record(source)
+        check_store_record(record, self._identity.store_id, self._identity.containers)
+        await objects.put(STORE_RECORD, [record.encode()])
+
+
+async def _remove_mark(target: ChunkStorage) -> None:
+    with suppress(ChunkNotFound):
+        await target.delete(MIGRATION_RECORD)
+
+
+def _not_moved_here(source: MigrationPlace, target: MigrationPlace, container: int) -> StoreMismatch:
+    return StoreMismatch(
+        f"container {container} of the store in {source.shown} was not moved to {target.shown}: name the "
+        f"place that it was moved to"
+    )

@@ -1,0 +1,329 @@
+"""A service on several machines, each a network namespace with a folder of its own: two supervisors, hosts
+that join, and one machine for the writers. What ends is started again, as by a service manager, unless the
+run ended it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+
+from chaos_parts.engines import Engine
+from chaos_parts.namespaces import Machine, Network
+from chaos_parts.processes import PATIENCE, POLL, RunError, Usage, usage_of
+from chaos_parts.service import TIERLOG, Service, is_balanced
+
+LEASE = 2.0
+SILENT_GRACE = 2.0
+ORPHAN_GRACE = 5.0
+_PORT = 8470
+_STATUS_TIMEOUT = 1.0
+_WATCH_SECONDS = 0.05
+_OTHER_TOOK_OVER = "another supervisor took over"
+_SETTINGS = f"""\
+[server]
+lease = "{LEASE:g} s"
+silent_grace = "{SILENT_GRACE:g} s"
+orphan_grace = "{ORPHAN_GRACE:g} s"
+host_port = {_PORT + 1}
+container_crashes = 1000
+failovers = 100000
+
+[writer]
+flush_bytes = "256 KiB"
+flush_age = "1 s"
+rolling_size = "1 MiB"
+
+[checkpoint]
+wal_bytes = "1 MiB"
+"""
+"""Leases and graces that faults outlast, and flushes, rolls and truncations all the time. Hosts may die any
+number of times."""
+
+
+class Unit:
+    """One process of a machine, and the next one when it has ended."""
+
+    def __init__(
+        self, machine: Machine, kind: str, arguments: list[str], environment: dict[str, str], log: Path
+    ) -> None:
+        self.machine = machine
+        self.kind = kind
+        self.log = log
+        self.is_wanted = False
+        """Whether it is to run. The end of one that is not is no fault."""
+        self._command = machine.command(*TIERLOG, kind, *arguments)
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    @property
+    def address(self) -> str:
+        return f"{self.machine.address}:{_PORT + (self.kind == 'host')}"
+
+    @property
+    def pid(self) -> int:
+        return 0 if self._process is None else self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether a supervisor has welcomed the present process, a host."""
+        return any(line.startswith("joined ") for line in self.log_lines())
+
+    def start(self) -> None:
+        self.is_wanted = True
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as stream:
+            # In a session of its own: Ctrl-C in a terminal reaches the script alone.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                cwd=self.machine.folder,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGKILL and SIGTERM end it until ``start``, also if it is stopped."""
+        ends = number in (signal.SIGKILL, signal.SIGTERM)
+        self.is_wanted = self.is_wanted and not ends
+        if self.is_alive and self._process is not None:
+            self._process.send_signal(number)
+            if ends:
+                self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def log_lines(self) -> list[str]:
+        """Of the present process, or of the last one."""
+        with self.log.open(errors="replace") as stream:
+            stream.seek(self._log_start)
+            return stream.readlines()
+
+    def ended_wrongly(self) -> str:
+        """How it ended, if a wanted one did, and it is no supervisor that another one followed."""
+        lines = [line for line in self.log_lines() if line.strip()] or ["nothing"]
+        if self.kind == "supervise" and any(_OTHER_TOOK_OVER in line for line in lines[-3:]):
+            return ""
+        code = None if self._process is None else self._process.returncode
+        return f"{self.name} ended by itself with exit status {code}: {lines[-1].strip()[:300]}"
+
+    async def ended(self) -> int:
+        """Its exit status, once it has ended. Raises ``RunError`` after a minute: one that is cut off
+        flushes, waits for a supervisor and closes what it has, each within a limit."""
+        assert self._process is not None
+        with anyio.move_on_after(2 * PATIENCE):
+            while (code := self._process.poll()) is None:
+                await anyio.sleep(POLL)
+            return code
+        raise RunError(f"{self.name} did not end within {2 * PATIENCE:g} s: see {self.log}")
+
+
+class MachineService(Service):
+    """``network``, ``supervisors``, ``hosts`` and ``spare``, another host, are there within ``prepared``."""
+
+    def __init__(
+        self, folder: Path, engine: Engine, *, hosts: int, containers: int, violated: Callable[[str], None]
+    ) -> None:
+        super().__init__("http://machines")
+        self.engine = engine
+        self.folder = folder
+        self.containers = containers
+        self.takeover_goal = engine.takeover_goal
+        self._host_count = hosts
+        self._violated = violated
+        self.config = folder / "machines.toml"
+        self.uneven_until = 0.0
+        """Until then some containers may be kept from some hosts."""
+
+    @asynccontextmanager
+    async def prepared(self) -> AsyncIterator[None]:
+        """The machines, the engine's service, and no process of tierlog yet."""
+        with ExitStack() as stack:
+            self.network = Network(self.folder)
+            stack.callback(self.network.close)
+            stack.enter_context(self.engine.running(self.network, self.folder))
+            self.config.write_text(self.engine.config + _SETTINGS)
+            os.environ.update(self.engine.environment)  # of this process, which reads the store at the end
+            self.clients = self.network.add("clients", self.folder / "clients")
+            containers = [f"--containers={self.containers}"]
+            self.supervisors = [self._unit(f"supervisor-{n}", "supervise", containers) for n in (1, 2)]
+            names = [f"host-of-{number}" for number in range(1, self._host_count + 2)]
+            *self.hosts_that_join, self.spare = [self._unit(name, "host", [f"--id={name}"]) for name in names]
+            self.units = [*self.supervisors, *self.hosts_that_join, self.spare]
+            self.data_url = ",".join(
+                f"http://{unit.address}" for unit in [*self.supervisors, *self.hosts_that_join]
+            )
+            yield
+
+    def _unit(self, name: str, kind: str, arguments: list[str]) -> Unit:
+        machine = self.network.add(name, self.folder / name)
+        place = {"XDG_RUNTIME_DIR": "run", "XDG_CACHE_HOME": "cache", "TMPDIR": "tmp"}
+        environment = {**os.environ, **self.engine.environment, "HOME": str(machine.folder)}
+        for variable, folder in place.items():
+            (machine.folder / folder).mkdir(mode=0o700)
+            environment[variable] = str(machine.folder / folder)
+        port = _PORT + (kind == "host")
+        common = [
+            f"--join={self.engine.place}",
+            f"--config={self.config}",
+            f"--listen={machine.address}:{port}",
+        ]
+        return Unit(machine, kind, [*common, *arguments], environment, self.folder / f"{name}.log")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start everything but the spare host, stop it after the body; kill it if anything fails."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                async with super().running():
+                    for unit in self.supervisors:
+                        unit.start()
+                    await self.wait_for(lambda status: True, "a supervisor is active")
+                    for unit in self.hosts_that_join:
+                        unit.start()
+                    tasks.start_soon(self._keep_running)
+                    await self.complete()
+                    yield
+                    await self.stop()
+                tasks.cancel_scope.cancel()
+        finally:
+            self.kill_everything()
+
+    async def _keep_running(self) -> None:
+        while True:
+            for unit in self.units:
+                if unit.is_wanted and not unit.is_alive:
+                    if reason := unit.ended_wrongly():
+                        self._violated(reason)
+                    unit.start()
+            await anyio.sleep(_WATCH_SECONDS)
+
+    def writer_command(self, *command: str) -> list[str]:
+        return self.clients.command(*command)
+
+    # --- what it shows ---------------------------------------------------------------------------
+
+    async def status(self) -> dict[str, Any] | None:
+        """That of the active supervisor: the one with the highest term, if several believe that they are."""
+        found: list[dict[str, Any]] = []
+
+        async def ask(unit: Unit) -> None:
+            try:
+                answer = await self._client.get(f"http://{unit.address}/v1/status", timeout=_STATUS_TIMEOUT)
+                found.append(answer.json())
+            except (httpx.TransportError, ValueError):
+                return
+
+        async with anyio.create_task_group() as tasks:
+            for unit in self.supervisors:
+                if unit.is_alive:
+                    tasks.start_soon(ask, unit)
+        return max(found, key=lambda status: int(status["term"]), default=None)
+
+    async def inspect(self) -> None:
+        await self.complete()
+
+    async def active(self) -> Unit:
+        """The unit of the active supervisor."""
+        status = await self.wait_for(self._is_ours, "a supervisor is active")
+        return next(unit for unit in self.supervisors if unit.pid == status["pid"])
+
+    def _is_ours(self, status: dict[str, Any]) -> bool:
+        return status["pid"] in [unit.pid for unit in self.supervisors]
+
+    async def complete(self) -> dict[str, Any]:
+        """The status when every process that is wanted does its part: one supervisor is active, the other one
+        stands by, and each host serves its share."""
+
+        def is_complete(status: dict[str, Any]) -> bool:
+            wanted = [unit for unit in self.units if unit.is_wanted]
+            hosts = sorted(unit.name for unit in wanted if unit.kind == "host")
+            return (
+                all(unit.is_alive for unit in wanted)
+                and self._is_ours(status)
+                and all(unit.pid == status["pid"] or _stands_by(unit) for unit in self.supervisors)
+                and sorted(host["id"] for host in status["hosts"]) == hosts
+                and (is_balanced(status) or (status["ready"] and time.monotonic() < self.uneven_until))
+            )
+
+        return await self.wait_for(is_complete, "all machines do their part")
+
+    async def settled(self) -> dict[str, Any]:
+        return await self.complete()
+
+    async def containers_of(self, hosts: list[Unit]) -> list[int]:
+        status = await self.wait_for(lambda status: True, "a supervisor is active")
+        names = [unit.name for unit in hosts]
+        return [index for host in status["hosts"] if host["id"] in names for index in host["containers"]]
+
+    def log_lines(self) -> Iterator[str]:
+        """Of all processes, in the order of time."""
+        lines = []
+        for unit in self.units:
+            if unit.log.exists():
+                with unit.log.open(errors="replace") as stream:
+                    lines += [line for line in stream if line.startswith('{"')]
+        return iter(sorted(lines, key=_timestamp))
+
+    def usage(self) -> dict[str, Usage]:
+        found: dict[str, Usage] = {}
+        for role in ("supervise", "host"):
+            pids = {unit.name: unit.pid for unit in self.units if unit.kind == role and unit.is_alive}
+            found |= usage_of(pids, role)
+        return found
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Hosts first, then the supervisor that stands by. Raises ``RunError`` if one fails or takes too
+        long."""
+        active = await self.active()
+        supervisors = sorted(self.supervisors, key=lambda unit: unit is active)
+        for unit in [*self.hosts_that_join, *supervisors]:
+            unit.signal(signal.SIGTERM)
+            code = await unit.ended()
+            if code and not (unit.kind == "supervise" and unit is not active):
+                raise RunError(f"{unit.name} ended with exit status {code}: see {unit.log}")
+
+    def kill_everything(self) -> None:
+        for unit in self.units:
+            unit.kill()
+
+
+def _stands_by(unit: Unit) -> bool:
+    events = [
+        event
+        for line in unit.log_lines()
+        for event in ("standing_by", "control_record_put")
+        if f'"event": "{event}"' in line
+    ]
+    return events[-1:] == ["standing_by"]
+
+
+def _timestamp(line: str) -> str:
+    _, _, rest = line.partition('"timestamp": "')
+    return rest.partition('"')[0]

@@ -1,0 +1,228 @@
+"""Moving a store to places that all machines reach, a bucket and BookKeeper, and back (rules E1 to E6)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.ledger_stores import in_memory
+from support.moved_stores import Site, check_moved, end_in_old_place, filled, list_unconfirmed, seen
+from support.s3_server import BUCKET, S3Server
+from tierlog import (
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    StoreMismatch,
+    Unavailable,
+)
+from tierlog.actors.container.lts_boot import LtsBoot, read_boot
+from tierlog.actors.maintenance import migration
+
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, server: S3Server) -> Site:
+    return Site(tmp_path, server)
+
+
+@pytest.mark.extended
+async def test_e5_a_store_is_moved_to_a_bucket_and_back(bucket: Site) -> None:
+    async with bucket.opened("old") as store:
+        before = await filled(store)
+        await store.backup("monday")
+    done = await bucket.move("old", "bucket-a")
+    assert done.left == (f"{bucket.path}/old/",)
+    await bucket.is_refused("old")
+    shutil.rmtree(bucket.path / "old")
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    assert (await bucket.move("bucket-a", "new")).left == (f"s3://{BUCKET}/bucket-a/",)
+    await bucket.is_refused("bucket-a")
+    bucket.remove("bucket-a/")
+    async with bucket.opened("new") as store:
+        assert await seen(store) == after
+        assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
+
+
+@pytest.mark.extended
+async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
+    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
+        before = await filled(store)
+    done = await bucket.move("old", "bucket-a")
+    assert (done.keeps_chunks, done.copied_objects) == (True, 0)
+    await bucket.is_refused("old")
+    await bucket.is_refused("old", adopt=True)
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    await bucket.is_refused("old")
+    done = await bucket.move("bucket-a", "new", chunks="keep")
+    prefix = f"s3://{BUCKET}/bucket-a/"
+    assert done.left[:2] == (f"{prefix}wal/", f"{prefix}store")
+    for place in done.left:
+        bucket.remove(place.removeprefix(f"s3://{BUCKET}/"))
+    async with bucket.opened("new") as store:
+        assert await seen(store) == after
+        assert await list_unconfirmed(store) == [None, None]
+        await store.append("s#0", b"goes on")
+        await store.flush()
+
+
+@pytest.mark.extended
+async def test_e1_an_owner_that_was_cut_off_acks_nothing_more(bucket: Site) -> None:
+    """Nothing locks a bucket. What it acked before is there."""
+    async with bucket.opened("bucket-a") as cut_off:
+        await filled(cut_off)
+        await cut_off.append("s#0", b"acked")
+        before = await seen(cut_off)
+        await bucket.move("bucket-a", "new")
+        with pytest.raises((NotOwner, OutcomeUnknown)):
+            await cut_off.append("s#0", b"too late")
+    await bucket.is_refused("bucket-a")
+    async with bucket.opened("new") as store:
+        await check_moved(store, before)
+
+
+@pytest.mark.extended
+async def test_e4_a_move_without_copies_that_was_cut_off_goes_on(bucket: Site) -> None:
+    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
+        before = await filled(store)
+    await end_in_old_place(bucket, "bucket-a")
+    await bucket.undo("old")
+    async with bucket.opened("old") as store:
+        assert await seen(store) == before
+    await end_in_old_place(bucket, "bucket-a", after=1)
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await bucket.undo("old")
+    await bucket.move("old", "bucket-a")
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
+    assert (await bucket.move("old", "bucket-a")).is_complete
+
+
+@pytest.mark.extended
+async def test_e5_an_owner_that_goes_on_in_the_new_place_is_not_set_back(
+    bucket: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process that is at the same move, and slower."""
+    async with bucket.opened("old") as store:
+        before = await filled(store)
+    await end_in_old_place(bucket, "bucket-a", after=1)
+
+    async def read_slowly(index: int, *arguments: Any) -> LtsBoot:
+        boot = await read_boot(index, *arguments)
+        if index == 1:
+            monkeypatch.undo()
+            await bucket.move("old", "bucket-a")
+            async with bucket.opened("bucket-a") as store:
+                await check_moved(store, before)
+        return boot
+
+    monkeypatch.setattr(migration, "read_boot", read_slowly)
+    with pytest.raises(Unavailable, match="another process has completed the move"):
+        await bucket.move("old", "bucket-a")
+    async with bucket.opened("bucket-a") as store:
+        assert (await store.segment_info("s#0")).length == before["s#0"].length + 4
+
+
+@pytest.mark.extended
+async def test_e6_a_bucket_with_anything_else_is_refused(bucket: Site) -> None:
+    async with bucket.opened("old") as store:
+        before = await filled(store)
+    async with bucket.opened("bucket-b"):
+        pass
+    bucket.put("bucket-c/letter.txt")
+    bucket.copy("bucket-b/wal/", "bucket-f/wal/")
+    for name, message in {
+        "bucket-b": "has a store already",
+        "bucket-c": "has other objects, such as letter.txt",
+    }.items():
+        with pytest.raises(InvalidArgument, match=message):
+            await bucket.move("old", name)
+    with pytest.raises((DataCorruption, StoreMismatch), match="belongs to log"):
+        await bucket.move("old", "bucket-f")
+    with pytest.raises(ConfigError, match="a store in a bucket has its chunks in .*bucket-d/lts/"):
+        await bucket.move("bucket-b", "bucket-d", chunks="keep")
+    with pytest.raises(InvalidArgument, match="the same place"):
+        await bucket.move("bucket-b", "bucket-b/within")
+    await bucket.move("old", "bucket-e", confirms=False)
+    with pytest.raises(StoreMismatch, match="is being moved to"):
+        async with bucket.opened("bucket-e"):
+            pass
+    async with bucket.opened("old") as store:
+        await check_moved(store, before)
+
+
+# --- BookKeeper -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Its ledgers and records are in memory."""
+    in_memory(tmp_path, monkeypatch)
+    return Site(tmp_path)
+
+
+async def test_e5_a_store_is_moved_to_bookkeeper_and_back(ledgers: Site) -> None:
+    shared = str(ledgers.path / "shared")
+    async with ledgers.opened("old") as store:
+        before = await filled(store)
+        await store.backup("monday")
+    with pytest.raises(ConfigError, match="needs to know where its chunks will be"):
+        await ledgers.move("old", "ledgers-a")
+    done = await ledgers.move("old", "ledgers-a", chunks=shared)
+    assert (done.keeps_chunks, done.chunks) == (False, shared)
+    await ledgers.is_refused("old")
+    shutil.rmtree(ledgers.path / "old")
+    async with ledgers.opened("ledgers-a") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    done = await ledgers.move("ledgers-a", "new")
+    assert done.left == (f"{ledgers.where('ledgers-a')}/", f"{shared}/")
+    await ledgers.is_refused("ledgers-a")
+    shutil.rmtree(shared)
+    async with ledgers.opened("new") as store:
+        assert await seen(store) == after
+        assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
+
+
+@pytest.mark.extended
+async def test_e4_a_move_to_bookkeeper_that_was_cut_off_goes_on(ledgers: Site) -> None:
+    shared = str(ledgers.path / "shared")
+    async with ledgers.opened("ledgers-a", config=ledgers.with_chunks("shared")) as store:
+        before = await filled(store)
+    for after in range(2):
+        await end_in_old_place(ledgers, "ledgers-b", after, source="ledgers-a", chunks="keep")
+        await ledgers.is_refused("ledgers-a")
+    with pytest.raises(StoreMismatch, match="was moved to"):
+        await ledgers.undo("ledgers-a")
+    done = await ledgers.move("ledgers-a", "ledgers-b", chunks="keep")
+    assert (done.keeps_chunks, done.chunks) == (True, shared)
+    assert done.left == (f"{ledgers.where('ledgers-a')}/",)
+    async with ledgers.opened("ledgers-b") as store:
+        await check_moved(store, before)
+
+
+@pytest.mark.extended
+async def test_e6_a_place_on_bookkeeper_with_anything_else_is_refused(ledgers: Site) -> None:
+    async with ledgers.opened("old") as store:
+        await filled(store)
+    async with ledgers.opened("ledgers-b", config=ledgers.with_chunks("shared")):
+        pass
+    with pytest.raises(InvalidArgument, match="has a store already"):
+        await ledgers.move("old", "ledgers-b", chunks=str(ledgers.path / "shared"))
+    with pytest.raises(InvalidArgument, match="has other objects"):
+        await ledgers.move("old", "ledgers-c", chunks=str(ledgers.path / "shared"))
+    other = str(ledgers.path / "other")
+    await ledgers.move("old", "ledgers-c", chunks=other, confirms=False)
+    with pytest.raises(StoreMismatch, match="is being moved to"):
+        async with ledgers.opened("ledgers-c", config=ledgers.with_chunks("other")):
+            pass
+    await ledgers.move("old", "ledgers-c", chunks=other)
