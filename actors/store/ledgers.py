@@ -15,7 +15,7 @@ from ...journal.coordination.contract import CHUNKS, IDENTITY
 from ...journal.coordination.zookeeper import ZooKeeperCoordination
 from ...journal.log.bookkeeper_layout import BookKeeperLogOptions
 from ...journal.log.bookkeeper_log import BookKeeperLog
-from ...journal.log.bookkeeper_quorum import choose_quorum
+from ...journal.log.bookkeeper_quorum import choose_quorum, quorum_warning
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import (
     ConfigError,
@@ -40,10 +40,12 @@ from ..folder.chunk_location import (
 from ..folder.paths import StoreFolder, run_program
 from ..folder.place import BookKeeperLocation
 from ..settings.configuration import BookKeeperConfig, StoreConfig
+from ..telemetry.logging import get_logger
 from .opening import refuse_claimed
 from .runtime import background
 from .shared import SharedPlace
 
+_log = get_logger("node")
 _LOGS = "logs"
 _NO_FOLDER = StoreFolder("/")
 """These chunks are in no data folder."""
@@ -98,7 +100,10 @@ class LedgerPlace(SharedPlace):
                 f"bookkeeper.ledgers"
             ) from error
         # Before anybody is fenced: without enough of them nothing could be appended.
-        choose_quorum(bookies, wanted_quorum(self._config.bookkeeper))
+        wanted = wanted_quorum(self._config.bookkeeper)
+        choose_quorum(bookies, wanted)
+        if warning := quorum_warning(bookies, wanted):
+            _log.warning("few_bookies", reason=warning)
 
     async def begin(self) -> None:
         recorded = await self._recorded()

@@ -37,7 +37,7 @@ class ZooKeeperCoordination(ObjectCoordination):
         self._ledgers = ledgers
         self._path = path
 
-    async def _try_conditions(self) -> None:
+    async def try_conditions(self) -> None:
         await anyio.lowlevel.checkpoint()  # D2: what ZooKeeper promises needs no trial.
 
     async def wait_changed(self, name: str, version: str, interval: float) -> Record:

@@ -46,7 +46,7 @@ from chaos_parts.processes import RunError
 from chaos_parts.report import Report
 from tierlog.actors.settings.environment import read_config
 from tierlog.actors.settings.units import duration
-from tierlog.actors.supervisor.fleet import AVOIDED_SECONDS
+from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
 from tierlog.actors.telemetry.utc import show_utc
 
 _SILENCE = 0.75

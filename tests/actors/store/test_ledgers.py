@@ -293,6 +293,15 @@ async def test_too_few_bookies_are_reported_before_anybody_is_fenced(here: Machi
         await refused(here.open())
 
 
+async def test_an_opening_warns_of_ledgers_that_need_every_bookie(
+    here: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with here.open():
+        assert "few_bookies" not in caplog.text
+    async with here.open(settings={"bookkeeper": BookKeeperConfig(write_quorum=3)}):
+        assert "few_bookies" in caplog.text
+
+
 async def test_a_lost_identity_is_not_made_again(here: Machine) -> None:
     async with here.open() as store:
         await fill(store)
