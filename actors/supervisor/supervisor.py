@@ -85,7 +85,7 @@ from .term import Term, superseded
 _log = get_logger("supervisor")
 _EXIT_FIRST = 0.05
 """Seconds that a lost connection waits for its process to end: a dying process loses its connection first."""
-RETURN_SECONDS = 0.5
+RETURN_SECONDS = 0.25
 """For which a joined host whose connection broke may say hello again before it counts as lost."""
 _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""

@@ -79,6 +79,8 @@ async def _take_record(
     while True:
         held = await ctx.load()
         if held is None:
+            if after is not None:
+                raise DataCorruption("the record is gone, although this owner has had it", file=ctx.place)
             await ctx.put(LogRecord(0, ctx.owner, NOBODY, ()), None)
             continue
 

@@ -116,6 +116,8 @@ async def _raise_register(
     while True:
         held = await _load_or_none(ctx)
         if held is None:
+            if after is not None:
+                raise DataCorruption("the register is gone, although this owner has had it", file=place)
             await _create_register(ctx)
             continue
 

@@ -112,6 +112,19 @@ async def test_b1_an_owner_whose_record_was_taken_begins_no_ledger(cluster: Clus
     assert await reopened(cluster) == {1: b"acked"}
 
 
+async def test_b1_an_owner_that_opens_again_creates_no_record(
+    cluster: Cluster, service: FaultyLedgers
+) -> None:
+    first = log_on(service)
+    await first.open()
+    await first.close()
+    cluster.records.clear()
+
+    with pytest.raises(DataCorruption, match="record is gone"):
+        await log_on(service).open(after=first.own_epochs)
+    assert not cluster.records
+
+
 async def test_b1_another_logs_record_is_refused(service: FaultyLedgers) -> None:
     await log_on(service).open()
 

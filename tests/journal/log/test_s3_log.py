@@ -74,6 +74,19 @@ async def test_l1_slots_without_a_register_are_refused(bucket: Bucket, objects: 
     assert "wal/register" not in bucket.objects
 
 
+async def test_l1_an_owner_that_opens_again_creates_no_register(
+    bucket: Bucket, objects: FaultyObjects
+) -> None:
+    first = log_on(objects)
+    await first.open()
+    await first.close()
+    bucket.objects.clear()
+
+    with pytest.raises(DataCorruption, match="register is gone"):
+        await log_on(objects).open(after=first.own_epochs)
+    assert not bucket.objects
+
+
 async def test_l1_another_logs_register_is_refused(objects: FaultyObjects) -> None:
     await log_on(objects).open()
 
