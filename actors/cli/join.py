@@ -15,7 +15,7 @@ from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
 from .options import Chunks, Config, LogLevelOption, store_place
-from .running import execute, read_settings
+from .running import SERVICE_HINTS, execute, read_settings
 from .serve import Advertise, Containers, Forward, Listen
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def supervise(
         )
         await run_service(options, _announce)
 
-    execute(command, uvloop=True)
+    execute(command, uvloop=True, hints=SERVICE_HINTS)
 
 
 def _announce(served: ServerAddress, supervisor: Supervisor) -> None:

@@ -56,6 +56,8 @@ _HINTS: Hints = {
 }
 RUN_AGAIN = "run the same command again to go on"
 NO_HINTS: Hints = MappingProxyType({})
+SERVICE_HINTS: Hints = MappingProxyType({NotOwner: ""})
+"""Nothing is to be run again: another service took over, and goes on."""
 _REQUEST_SECONDS = 10.0
 _HEAD_START_SECONDS = 1.0
 """Seconds to connect to one of several addresses, before the next one is asked."""

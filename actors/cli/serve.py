@@ -13,7 +13,7 @@ from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, number_option, store_place
-from .running import execute, print_error, read_settings
+from .running import SERVICE_HINTS, execute, print_error, read_settings
 
 if TYPE_CHECKING:
     from ..gateway.server.listener import ServerAddress
@@ -166,7 +166,7 @@ def serve(
         )
         await run_service(options, _announce)
 
-    execute(command, uvloop=True)
+    execute(command, uvloop=True, hints=SERVICE_HINTS)
 
 
 def _one_place(context: typer.Context, path: str | None, data: Path) -> str:

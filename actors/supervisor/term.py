@@ -92,7 +92,13 @@ class Term:
         newest = 0 if record is None else _number(self._coordination, record, self._log_id)
         if newest > self.number:
             raise superseded(self.number, newest)
-        await self._lease.renew()
+        try:
+            await self._lease.renew()
+        except NotOwner as error:
+            # It is about to raise the term.
+            raise NotOwner(
+                f"another supervisor took over ({error}): this one ends, the hosts obey the newer one"
+            ) from error
 
 
 def superseded(own: int, newer: int) -> NotOwner:

@@ -261,6 +261,16 @@ async def test_v1_one_that_lives_ends_for_one_that_takes_over() -> None:
     assert numbers == [1, 3]
 
 
+async def test_v1_a_lease_that_another_supervisor_took_ends_the_term() -> None:
+    bucket = Bucket()
+    with pytest.raises(NotOwner, match="another supervisor took over"):
+        async with claimed_in(bucket, b"a") as first:
+            del bucket.objects["leases/supervisor"]
+            other = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+            await other.take_lease(SUPERVISOR, "another", LEASE)
+            await first.check()
+
+
 async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
     answers: list[Exception] = [
         Unavailable("the bucket does not answer"),
