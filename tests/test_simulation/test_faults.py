@@ -26,6 +26,7 @@ from simulation.faults import (
     Window,
 )
 from simulation.gates import Gate, GatedFiles, Killed
+from simulation.ledgers import SharedLedgers, SimulatedLedgers
 from simulation.loop import run_virtual
 from simulation.services import ServiceChunks, ServiceLog
 from simulation.settings import Latency
@@ -34,6 +35,7 @@ from simulation.trace import Trace
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.errors import OutcomeUnknown, StorageFull, TierlogError, Unavailable
 from tierlog.storage_backends.base.files import Close, Open, Program, Read, Sync, SyncFolder, Write
+from tierlog.storage_backends.base.ledger_service import Quorum
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
@@ -58,6 +60,8 @@ class Bench:
         )
         self.bucket = SharedBucket(self.memory.state)
         self.objects = SimulatedObjects(self.bucket, 1, self.gate, self.faults)
+        self.shared_ledgers = SharedLedgers()
+        self.ledgers = SimulatedLedgers(self.shared_ledgers, 1, self.gate, self.faults)
         self.struck: list[tuple[Kind, int]] = []
 
     def strike(self, kind: Kind, process: int) -> None:
@@ -408,6 +412,8 @@ async def _act(bench: Bench, target: Target) -> None:
         await bench.log().open()
     elif target is Target.OBJECTS:
         await bench.objects.put("a", [b"abc"])
+    elif target is Target.LEDGERS:
+        await bench.ledgers.create_ledger(Quorum(1, 1, 1), {})
     else:
         await bench.chunks.open()
         await bench.chunks.create_with_content("a", [b"abc"])
@@ -420,6 +426,8 @@ def _has_happened(bench: Bench, target: Target) -> bool:
         return bool(bench.service.log("0")._state.epoch)
     if target is Target.OBJECTS:
         return bool(bench.bucket.objects)
+    if target is Target.LEDGERS:
+        return bool(bench.shared_ledgers.cluster.ledgers)
     return bool(bench.memory.state.chunks)
 
 

@@ -556,7 +556,7 @@ async def test_a_store_without_room_for_rows_makes_no_backup() -> None:
     async with world.owner() as owner:
         world.chunks.script = script
         await owner.store.append("a", b"more")
-        with pytest.raises(StorageFull, match="nothing was backed up"):
+        with pytest.raises(StorageFull, match="nothing was done"):
             await owner.store.backup("one")
         world.chunks.script = None
         await owner.store.backup("one")

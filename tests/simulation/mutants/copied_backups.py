@@ -10,7 +10,7 @@ import attrs
 
 from tierlog.actors.container import lts_boot
 from tierlog.actors.maintenance import place_of_copies
-from tierlog.actors.maintenance.backup_copy import _Copy
+from tierlog.actors.maintenance.backup_copy import _Copy, _Rest
 from tierlog.actors.maintenance.copied_objects import CopiedObjects, Needed, PutRanges
 from tierlog.actors.maintenance.place_of_copies import _History
 from tierlog.journal.manifest.pin_record import encode_pin_record, pin_record_name
@@ -38,10 +38,10 @@ def damaged_chunks_of_a_copy_are_deleted_first(plant: Planter) -> None:
 def record_of_a_copy_comes_first(plant: Planter) -> None:
     """A copy that was killed is listed as a backup, and cannot be restored."""
 
-    async def run(original: Any, self: _Copy, *, restores: bool = False) -> Any:
-        if not restores:
+    async def run(original: Any, self: _Copy, rest: _Rest) -> Any:
+        if rest is not _Rest.STORE:
             await _put_record(self)
-        return await original(self, restores=restores)
+        return await original(self, rest)
 
     plant(_Copy.run, run)
 
@@ -83,8 +83,8 @@ def recovery_forgets_the_logs_before(plant: Planter) -> None:
 def restore_from_a_copy_that_was_killed_is_not_repeated(plant: Planter) -> None:
     """The record of the store comes before its elements, whose journal seems to be lost then."""
 
-    async def run(original: Any, self: _Copy, *, restores: bool = False) -> Any:
-        return await original(self)
+    async def run(original: Any, self: _Copy, rest: _Rest) -> Any:
+        return await original(self, _Rest.COPY if rest is _Rest.STORE else rest)
 
     plant(_Copy.run, run)
 
