@@ -20,6 +20,8 @@ SHOWN_FROM = {
     "late-puts-are-not-looked-for": 15,
 }
 """The worlds before take long and show nothing of the bug."""
+WORLDS = (FIRST, FIRST_LATER, FIRST_REOPENED, FIRST_RECOVERED, FIRST_PINNED, FIRST_COPIED)
+"""The first seeds of the worlds here. Bugs that show elsewhere are planted in the tests of those worlds."""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,9 @@ def test_a_world_of_copied_folders_is_the_same_again() -> None:
     assert run_seed(FIRST + 3).digest == run_seed(FIRST + 3).digest
 
 
-@pytest.mark.parametrize("name", [mutant.name for mutant in CATALOGUE.values() if mutant.worlds_from])
+@pytest.mark.parametrize(
+    "name", [mutant.name for mutant in CATALOGUE.values() if mutant.worlds_from in WORLDS]
+)
 def test_a_bug_that_only_copied_folders_show_is_caught(name: str) -> None:
     mutant = CATALOGUE[name]
     with mutant.planted():
