@@ -33,11 +33,13 @@ from tierlog.actors.supervisor.control.messages import (
     Closed,
     Drain,
     Heartbeat,
+    Hello,
     Message,
     Open,
     Opened,
     Owners,
     Refuse,
+    Report,
     Welcome,
     encode,
 )
@@ -451,9 +453,17 @@ async def test_v11_what_a_host_sent_before_it_was_forgotten_is_ignored(
 
 @pytest.mark.parametrize(
     "statistics",
-    [{"containers": {"x": {}}}, {"requests": {"puts": "x"}}, {"requests": {"puts": float("inf")}}],
+    [
+        {"containers": {"x": {}}},
+        {"containers": {"0": {"segments": -1}}},
+        {"containers": {"0": {"wal_bytes": [0]}}},
+        {"requests": {"puts": "x"}},
+        {"requests": {"puts": 1e300}},
+    ],
 )
-async def test_v13_statistics_of_another_form_end_no_supervisor(statistics: dict[str, Any]) -> None:
+async def test_v13_statistics_of_another_form_end_no_supervisor_and_are_not_shown(
+    statistics: dict[str, Any],
+) -> None:
     async with joinable(Bucket()) as found:
         line = await found.connect()
         async with line.stream:
@@ -464,6 +474,40 @@ async def test_v13_statistics_of_another_form_end_no_supervisor(statistics: dict
                     found.supervisor.fleet.hosts["a"].lag == 0.25 if found.supervisor.fleet.hosts else False
                 )
             )
+            status = found.supervisor.view().document()
+            assert status["requests"] is None
+            assert [each["segments"] for each in status["containers"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (hello("a", term=7), b'"term":7'),
+        (hello("a", served={0: 7}), b'"0":7'),
+        (Heartbeat(1, 0.0, {"requests": {"puts": 7}}), b'"puts":7'),
+        (Opened(0, 1, 7), b'"epoch":7'),
+    ],
+    ids=["term", "served", "statistics", "opened"],
+)
+async def test_v12_a_number_that_nothing_has_ends_its_connection_alone(right: Report, wrong: bytes) -> None:
+    async with joinable(Bucket(), containers=1) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            if not isinstance(right, Hello):
+                await line.send(hello("a"))
+            await line.stream.send(encode(right).replace(wrong, wrong[:-1] + b"%d" % 2**70))
+            with anyio.fail_after(scaled(10)):
+                while not isinstance(answer := await line.receive(), Refuse):
+                    assert answer is not None
+            assert "malformed message" in answer.reason
+        assert found.supervisor.view().document()["requests"] is None
+        assert [each.newest_epoch for each in found.supervisor.fleet.assignments] == [0]
+        other = await found.connect()
+        async with other.stream:
+            assert await other.prove((await found.record()).secret)
+            await other.send(hello("b"))
+            assert isinstance(await other.receive(), Welcome)
 
 
 @pytest.mark.parametrize("returns", [True, False])
