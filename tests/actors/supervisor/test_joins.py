@@ -49,8 +49,9 @@ from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
 from tierlog.actors.supervisor.joins import joined_before
 from tierlog.actors.supervisor.supervisor import Supervisor
+from tierlog.actors.supervisor.term import superseded
 from tierlog.journal.coordination.contract import CONTROL
-from tierlog.storage_backends.base.errors import NotOwner
+from tierlog.storage_backends.base.errors import NotOwner, Unavailable
 
 pytestmark = pytest.mark.anyio
 WRONG = b"w" * 32
@@ -407,19 +408,58 @@ async def test_v1_the_record_never_replaces_one_of_a_higher_term() -> None:
 
 
 async def test_v1_a_host_that_has_seen_a_higher_term_is_left_to_that_supervisor(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def check(term: FixedTerm) -> None:
+        raise superseded(term.number, 3)
+
     with pytest.RaisesGroup(NotOwner, flatten_subgroups=True):
         async with joinable(Bucket(), term=2) as found:
             line = await found.connect()
             async with line.stream:
                 assert await line.prove((await found.record()).secret)
+                # Before the next check is due.
+                monkeypatch.setattr(FixedTerm, "check", check)
                 await line.send(hello("a", term=3))
                 # No refusal, for which it would end.
                 assert await line.receive() is None
                 await anyio.sleep(scaled(10))
     assert "connection_closed" in caplog.text
     assert "connection_refused" not in caplog.text
+
+
+async def test_v1_a_higher_term_that_the_record_does_not_confirm_ends_no_supervisor() -> None:
+    """The store was put back to an earlier state, which the host does not know."""
+    async with joinable(Bucket(), term=2) as found:
+        for term, expected in ((3, Refuse), (2, Welcome)):
+            line = await found.connect()
+            async with line.stream:
+                assert await line.prove((await found.record()).secret)
+                await line.send(hello("a", term=term))
+                answer = await line.receive()
+                assert isinstance(answer, expected)
+                if isinstance(answer, Refuse):
+                    assert "a has seen the term 3, and this supervisor's is 2" in answer.reason
+                    assert answer.reason.endswith("start the host again")
+
+
+async def test_v1_a_host_whose_higher_term_cannot_be_checked_now_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be the host of a supervisor that this one, which is cut off, does not know."""
+
+    async def check(term: FixedTerm) -> None:
+        raise Unavailable("the bucket does not answer")
+
+    async with joinable(Bucket(), term=2) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            monkeypatch.setattr(FixedTerm, "check", check)
+            await line.send(hello("a", term=3))
+            assert await line.receive() is None
+        assert not found.supervisor.fleet.hosts
+        assert found.supervisor._superseded is None
 
 
 async def test_v11_what_a_host_sent_before_it_was_forgotten_is_ignored(
