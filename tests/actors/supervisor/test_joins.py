@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from support.http_server import until
-from support.joining import FixedTerm, coordination_in, hello, joinable
+from support.joining import FixedTerm, Joinable, Line, coordination_in, hello, joinable
 from support.memory_objects import Bucket
 from support.patience import scaled
 from tierlog.actors.gateway.server.connections import REFUSED_MAX
@@ -151,28 +151,50 @@ async def test_v12_the_time_before_the_proof_is_bounded(monkeypatch: pytest.Monk
                 assert await line.receive() is None
 
 
-async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out_for_long(
+async def challenged(found: Joinable) -> Line:
+    """A connection that was accepted, and has its challenge still to read."""
+    line = await found.connect()
+    challenge = await line.receive()
+    assert isinstance(challenge, Challenge)
+    line._messages.append(challenge)
+    return line
+
+
+async def has_ended(line: Line) -> bool:
+    return isinstance(await line.receive(), Challenge) and await line.receive() is None
+
+
+async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    async with joinable(Bucket()) as found:
+        secret = (await found.record()).secret
+        idle = [await challenged(found) for _ in range(6)]
+        for line in idle[:3]:
+            assert await has_ended(line), "the oldest ones end"
+        host = await found.connect()
+        assert await host.prove(secret)
+        assert await has_ended(idle[3])
+        assert await idle[4].prove(secret), "and no others"
+        for line in (*idle, host):
+            await line.stream.aclose()
+    assert caplog.text.count("connections_not_proven") == 1, "no line for each connection"
+
+
+async def test_v12_who_holds_most_connections_without_a_proof_loses_the_oldest_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joins, "UNPROVEN_MAX", 2)
+    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    addresses = iter(["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"])
+    monkeypatch.setattr(channel, "_address_of", lambda raw: next(addresses))
     async with joinable(Bucket()) as found:
-        idle = [await found.connect() for _ in range(2)]
-        for line in idle:
-            assert isinstance(await line.receive(), Challenge)
-        late = await found.connect()
-        async with late.stream:
-            assert await late.receive() is None
-        await idle[0].stream.aclose()
-
-        async def can_join() -> bool:
-            line = await found.connect()
-            async with line.stream:
-                return isinstance(await line.receive(), Challenge)
-
-        with anyio.fail_after(scaled(10)):
-            while not await can_join():
-                await anyio.sleep(0.01)
-        await idle[1].stream.aclose()
+        lines = [await challenged(found) for _ in range(4)]
+        assert await has_ended(lines[1])
+        for line in (lines[0], lines[2], lines[3]):
+            assert await line.prove((await found.record()).secret)
+        for line in lines:
+            await line.stream.aclose()
 
 
 def test_v12_a_connection_that_is_reset_at_once_ends_no_supervisor() -> None:
