@@ -256,6 +256,59 @@ def test_v8_a_container_that_crashes_joined_hosts_is_quarantined_and_the_others_
     assert set(world.owners) == {0, 2, 3}
 
 
+def cut_while_it_opens(world: Machine, host: str, *, exits: bool = False) -> None:
+    """Its connection breaks before it answers an order to open; then it returns, or its process ends."""
+    assert world.fleet.assignments.of(host, AssignmentPhase.OPENING)
+    if exits:
+        world.kill(host)
+    else:
+        world.do(world.fleet.disconnected(host, world.now))
+        world.say_hello(host)
+
+
+def test_v8_a_process_whose_connection_breaks_at_each_order_gets_no_container_quarantined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = machine(containers=4, hosts=0)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(Machine, "obeys", lambda *host: False)
+        world.join("a")
+        for _ in range(10):
+            world.run(10)
+            cut_while_it_opens(world, "a")
+        world.run(10)
+    cut_while_it_opens(world, "a")
+    world.run(90)
+    assert set(world.owners) == set(range(4))
+
+
+def test_v8_a_container_that_opens_elsewhere_is_not_quarantined_for_the_hosts_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = joined(1, "b")
+    monkeypatch.setattr(Machine, "obeys", lambda world, host: host == "b")
+    for _ in range(OPTIONS.crashes_max + 1):
+        world.join("a")
+        world.do(world.fleet.move(0, "a", world.now))
+        cut_while_it_opens(world, "a", exits=True)
+        assert world.owners == {0: "b"}
+        world.run(310, step=0.5)  # it is not avoided for longer
+    assert world.phase(0) is AssignmentPhase.SERVING
+
+
+def test_v8_a_host_whose_connection_broke_while_it_opened_gets_no_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = joined(4, "b")
+    monkeypatch.setattr(Machine, "obeys", lambda world, host: host == "b")
+    world.join("a")
+    cut_while_it_opens(world, "a")
+    world.commands.clear()
+    world.run(60)
+    assert set(world.owners) == set(range(4))
+    assert world.commands == []
+
+
 # --- another supervisor ---------------------------------------------------------------------------
 
 
