@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 
 from ...storage_backends.base.errors import OutcomeUnknown, Unavailable
-from ...storage_backends.base.ledger_service import SidecarNotStarted
+from ...storage_backends.base.ledger_service import LedgerLost, SidecarNotStarted
 from ...storage_backends.base.world import World
 
 T = TypeVar("T")
@@ -33,8 +33,8 @@ class Repetition:
         while True:
             try:
                 return await call()
-            except SidecarNotStarted:
-                # B11: its containers are given up soon, so that another host can have them.
+            except (SidecarNotStarted, LedgerLost):
+                # B11: the log is opened again at once, or another host soon has its container.
                 raise
             except (Unavailable, OutcomeUnknown):
                 wait = delay * self._random.uniform(0.5, 1.0)

@@ -52,6 +52,11 @@ class SidecarNotStarted(Unavailable):
     call at once helps nobody."""
 
 
+class LedgerLost(Unavailable):
+    """The ledger was open by a way to the service that has ended. It must be opened again: to repeat the call
+    helps nobody."""
+
+
 class Quorum(NamedTuple):
     """Each entry is written to ``write`` of the ``ensemble`` bookies of a ledger, and acked when ``ack`` of
     them have it."""
@@ -104,7 +109,7 @@ class Ledger(ABC):
 
     @abstractmethod
     async def read(self, first: int, last: int, *, unconfirmed: bool = False) -> list[bytes]:
-        """These entries, at most ``READ_ENTRIES_MAX``. Raises ``NoSuchEntry``.
+        """These entries, at most ``READ_ENTRIES_MAX``. Raises ``NoSuchEntry``, ``LedgerLost``.
 
         With ``unconfirmed``, also entries that may not be durable yet: what is behind ``last`` of a ledger
         with a living writer.

@@ -113,10 +113,14 @@ class Installation:
         """Raises ``ConfigError`` if a part of the sidecar is missing or damaged, or others can change it."""
         self.require([CLIENT])
         classes = self.classes(sidecar())
-        if not classes.exists():
-            raise ConfigError(f"{self.folder} has no sidecar for BookKeeper of this version: {_ADVICE}")
-        self.refuse_shared([classes])
-        if not is_archive(classes):
+        try:
+            if size_of(classes) is None:
+                raise ConfigError(f"{self.folder} has no sidecar for BookKeeper of this version: {_ADVICE}")
+            self.refuse_shared([classes])
+            is_whole = is_archive(classes)
+        except OSError as error:
+            raise ConfigError(explain(error, str(classes))) from error
+        if not is_whole:
             raise ConfigError(f"{classes} is damaged: {_ADVICE}")
 
     def require(self, groups: Collection[str], option: str = "") -> None:

@@ -22,6 +22,7 @@ from ..base.ledger_service import (
     RECORD_BYTES_MAX,
     Ledger,
     LedgerDescription,
+    LedgerLost,
     LedgerService,
     Quorum,
     Session,
@@ -313,7 +314,12 @@ class SidecarLedger(Ledger):
                 f"entries {first} to {last}: at most {READ_ENTRIES_MAX} can be read at once"
             )
         asked = Encoder().raw(self._handle).i64(first).i64(last).u8(unconfirmed)
-        found = await self._connection.call(Operation.READ, asked.finish())
+        try:
+            found = await self._connection.call(Operation.READ, asked.finish())
+        except (Unavailable, OutcomeUnknown) as error:
+            if self._connection.has_ended:
+                raise LedgerLost(f"ledger {self.id}: {error}") from error
+            raise
         return [found.blob() for _ in range(found.u32())]
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ from tierlog.storage_backends.base.ledger_service import (
     Ledger,
     LedgerDescription,
     LedgerFenced,
+    LedgerLost,
     LedgerService,
     NoSuchEntry,
     NoSuchLedger,
@@ -235,7 +236,7 @@ class MemoryLedger(Ledger):
         self._service = service
         self._next = 0
         self._failure: TierlogError | None = None
-        self._is_dropped = False
+        self._is_dropped = self._is_lost = False
         self._newest = anyio.Event()
         """The end of the newest append."""
         self._newest.set()
@@ -277,6 +278,8 @@ class MemoryLedger(Ledger):
     async def read(self, first: int, last: int, *, unconfirmed: bool = False) -> list[bytes]:
         if not 0 <= first <= last < first + READ_ENTRIES_MAX:
             raise InvalidArgument(f"entries {first} to {last}: a read has at most {READ_ENTRIES_MAX}")
+        if self._is_lost:
+            raise LedgerLost(f"ledger {self.id}: the sidecar ended")
         is_known = unconfirmed or self._next > last or last <= self.description.last
         if not is_known:
             raise NoSuchEntry(f"entry {last} of ledger {self.id}")
@@ -293,4 +296,4 @@ class MemoryLedger(Ledger):
     def end(self) -> None:
         """As with its sidecar: nothing more is known of it here."""
         self._failure = self._failure or OutcomeUnknown("the sidecar ended")
-        self._is_dropped = True
+        self._is_dropped = self._is_lost = True

@@ -12,7 +12,7 @@ import pytest
 
 from support.call_faults import FaultKind
 from support.faulty_ledgers import FaultyLedgers
-from support.memory_ledgers import Cluster, MemoryLedgers
+from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.s3 import numbered_world
 from tierlog.journal.log import bookkeeper_log
 from tierlog.journal.log.bookkeeper_entry import PART_BYTES
@@ -29,7 +29,14 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.base.ledger_service import LedgerFenced, LedgerService, NotEnoughBookies, Quorum
+from tierlog.storage_backends.base.ledger_service import (
+    Ledger,
+    LedgerFenced,
+    LedgerLost,
+    LedgerService,
+    NotEnoughBookies,
+    Quorum,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -590,3 +597,30 @@ async def test_a_cancelled_opening_leaves_a_log_that_can_be_opened(cluster: Clus
     assert await reopened(cluster) == {1: b"acked"}
     with pytest.raises(TierlogError):
         await first.append([b"zombie"])
+
+
+# --- B11: the sidecar -----------------------------------------------------------------------------
+
+
+class EndsBehindOpenings(FaultyLedgers):
+    """Its sidecar ends as soon as a ledger is open."""
+
+    async def open_ledger(self, ledger: int, *, recover: bool) -> Ledger:
+        opened = await super().open_ledger(ledger, recover=recover)
+        assert isinstance(opened, MemoryLedger)
+        opened.end()
+        return opened
+
+
+async def test_b11_an_opening_does_not_repeat_reads_of_a_ledger_whose_sidecar_has_ended(
+    cluster: Cluster,
+) -> None:
+    first = log_on(MemoryLedgers(cluster))
+    await first.open()
+    await first.append([b"acked"])
+    await first.close()
+
+    second = log_on(EndsBehindOpenings(cluster))
+    with pytest.raises(LedgerLost):
+        await second.open()
+    assert second.requests.reads == 1

@@ -14,7 +14,7 @@ import pytest
 
 from support.patience import scaled
 from tierlog.storage_backends.base.errors import ClosedError, OutcomeUnknown, Unavailable, Unsupported
-from tierlog.storage_backends.base.ledger_service import Quorum
+from tierlog.storage_backends.base.ledger_service import LedgerLost, Quorum
 from tierlog.storage_backends.ledgers.process import SidecarProgram
 from tierlog.storage_backends.ledgers.sidecar import SidecarOptions, SidecarService
 from tierlog.storage_backends.ledgers.wire import HELLO
@@ -102,6 +102,8 @@ async def test_b11_a_ledger_is_its_sidecars(tmp_path: Path) -> None:
         with pytest.raises(OutcomeUnknown, match="before this one failed"):
             await ledger.append([[b"x"]])
         ledger.drop()
+        with pytest.raises(LedgerLost, match="ledger 100: .* has ended"):
+            await idle.read(0, 0)
 
 
 @pytest.mark.parametrize(

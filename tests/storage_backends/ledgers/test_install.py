@@ -342,6 +342,15 @@ async def test_b11_a_sidecar_whose_files_were_damaged_since_is_not_started(
         service.close()
 
 
+async def test_what_cannot_be_read_is_named(mirror: Mirror, tmp_path: Path, java: Path) -> None:
+    installation = await install_from(mirror, tmp_path / "into")
+    classes = installation.classes(sidecar())
+    classes.unlink()
+    classes.mkdir()
+    with pytest.raises(ConfigError, match=rf"{classes.name}: Is a directory"):
+        installation.check()
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o002])
 async def test_only_its_user_may_change_what_is_installed(
     mirror: Mirror, tmp_path: Path, java: Path, umask: int
