@@ -290,8 +290,13 @@ async def test_an_installation_waits_for_another_one_into_the_same_folder(
     mirror: Mirror, tmp_path: Path, java: Path
 ) -> None:
     waiting = anyio.Event()
+
+    async def install_second() -> None:
+        await install_from(mirror, tmp_path / "into", waiting.set)
+        waiting.set()
+
     async with _locked(Installation(tmp_path / "into"), lambda: None), anyio.create_task_group() as tasks:
-        tasks.start_soon(install_from, mirror, tmp_path / "into", waiting.set)
+        tasks.start_soon(install_second)
         with anyio.fail_after(scaled(30)):
             await waiting.wait()
         assert mirror.asked == []
