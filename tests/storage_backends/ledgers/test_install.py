@@ -371,8 +371,11 @@ async def test_only_its_user_may_change_what_is_installed(
     installation.check()
 
 
-@pytest.mark.parametrize("mode", [0o020, 0o002])
-@pytest.mark.parametrize("part", ["..", ".", "jars", "jars/a-1.jar", sidecar().archive])
+@pytest.mark.parametrize(
+    ("part", "mode"),
+    [("..", 0o020), (".", 0o002), ("jars", 0o020), ("jars/a-1.jar", 0o002), (sidecar().archive, 0o020)],
+    ids=["above", "folder", "jars", "jar", "classes"],
+)
 async def test_what_others_can_change_is_not_run(
     mirror: Mirror, tmp_path: Path, java: Path, part: str, mode: int
 ) -> None:
