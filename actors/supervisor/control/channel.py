@@ -22,9 +22,9 @@ import anyio
 import anyio.abc
 
 from ....storage_backends.base.errors import Unavailable
+from ....storage_backends.base.modes import make_folders
 from ....storage_backends.base.os_errors import explain
 from ....storage_backends.files.local_lock import lock_file
-from ....storage_backends.files.modes import make_folders
 from ...telemetry.logging import get_logger
 from .messages import (
     LINE_BYTES_MAX,
