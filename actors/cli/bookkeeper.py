@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ...storage_backends.base.errors import DataCorruption
+from ..telemetry.printable import printable
 from . import output
 from .options import Json
-from .running import execute
+from .running import Hints, execute
 
 
 def install(
@@ -42,7 +45,7 @@ def install(
 
     Downloads about 20 MB (26 with --server) of pinned files, verifies their checksums, and compiles the
     program that tierlog starts. Needs Java 17 or newer, without a compiler. Interrupted, it continues when it
-    is run again; files that are there and right are not downloaded again.
+    is run again; files that are there and right are not downloaded again, damaged ones are replaced.
     """
 
     async def command() -> Path:
@@ -51,10 +54,17 @@ def install(
 
         installation = Installation(into or default_folder())
         with output.progress("downloading", None) as advance:
-            await install(installation, server=server, mirror=mirror, advance=advance)
+
+            def say() -> None:
+                where = printable(str(installation.folder))
+                sys.stderr.write(f"waiting for another installation into {where}\n")
+
+            await install(installation, server=server, mirror=mirror, advance=advance, waits=say)
         return installation.folder
 
-    folder = execute(command, interrupted="run it again to continue")
+    # The error names the mirror to replace: no store is damaged.
+    hints: Hints = {DataCorruption: ""}
+    folder = execute(command, hints=hints, interrupted="run it again to continue")
     if json:
         output.print_json({"folder": str(folder)})
     else:

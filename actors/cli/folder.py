@@ -36,9 +36,9 @@ def init(
     json: Json = False,
 ) -> None:
     """Write a commented tierlog.toml with every setting and its default, for --config."""
+    from ...storage_backends.base import modes
     from ...storage_backends.base.files import NOT_A_FILE
     from ...storage_backends.base.os_errors import reason_of
-    from ...storage_backends.files import modes
     from ...storage_backends.files.nofollow import open_file
     from ..settings.configuration import StoreConfig
     from ..settings.configuration_file import render_config

@@ -70,7 +70,7 @@ Hosts = Annotated[
 Containers = Annotated[
     int | None,
     number_option(
-        "--containers", "Number of containers of a new folder; it cannot be changed later.", 1, 1024
+        "--containers", "Number of containers of a new store; it cannot be changed later.", 1, 1024
     ),
 ]
 TakeOver = Annotated[

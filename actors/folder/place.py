@@ -17,6 +17,7 @@ from .paths import StoreFolder, check_path
 BOOKKEEPER = "bookkeeper://"
 _DEFAULT_PORT = 2181
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_ONE_SLASH = re.compile(r"(s3|bookkeeper):/(?!/)")
 _SERVER = re.compile(r"([a-zA-Z0-9_.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::([0-9]{1,5}))?")
 _PATH = re.compile(r"(?:/[a-zA-Z0-9_.$#=-]+)+")
 _PATH_MAX = 400
@@ -48,6 +49,8 @@ def store_place(path: object) -> StoreFolder | SharedLocation:
 def shared_location(path: object) -> SharedLocation | None:
     """The location that ``path`` names; None if it is a data folder. Raises ``InvalidArgument`` if it is
     malformed."""
+    if isinstance(path, str) and (found := _ONE_SLASH.match(path)):
+        raise InvalidArgument(f"{path[:80]!r} has one slash too few: write {found[1]}://")
     if not isinstance(path, str) or not (scheme := _SCHEME.match(path)):
         return None
     if scheme[0] == BUCKET:

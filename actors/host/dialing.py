@@ -126,7 +126,10 @@ class RecordDialer(Dialer):
         record = await self._record()
         # V1: that of a supervisor that was replaced, and whose successor's comes.
         if record.term < term:
-            raise Unavailable(f"the supervisor of term {record.term} was replaced by that of term {term}")
+            raise Unavailable(
+                f"the supervisor of term {record.term} was replaced by that of term {term}; if there is "
+                f"none, because the store was put back to an earlier state, start this host again"
+            )
         if is_loopback(self._url_host) and not is_loopback(record.address):
             raise Refused(
                 f"the supervisor is at {record.address}, and this host at {self._url_host}, which clients on "

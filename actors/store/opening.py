@@ -177,8 +177,8 @@ def check_containers(found: StoreIdentity, containers: int | None, place: str, b
     """Raises ``StoreMismatch`` if the caller wants another number."""
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
-            f"{place} was created with {found.containers} containers, not {containers}: the number is fixed "
-            f"when {begin}"
+            f"{place} was created with {found.containers} containers, not {containers}, and their "
+            f"number is fixed when {begin}: leave it out"
         )
 
 

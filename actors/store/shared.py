@@ -322,7 +322,7 @@ async def identify_shared(
     if record is None:
         raise Unavailable(f"{place} was not made, and nobody else made it: try again")
     found = decode(record.data, place)
-    check_containers(found, containers, place, "the store was made")
+    check_containers(found, containers, place, "a store is made")
     return found
 
 

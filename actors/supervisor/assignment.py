@@ -109,14 +109,19 @@ class Assignment:
     """The host on which it failed last."""
     avoided_until: float = 0
     """Until this time it is not opened on that host if another one accepts it."""
-    crashes: int = 0
-    """Hosts in a row that exited while they opened it."""
+    crashed: set[tuple[str, int, str]] = attrs.field(factory=set)
+    """The processes in a row that exited while they opened it: each a host, its number, its instance."""
     failovers: list[float] = attrs.field(factory=list)
     """When it lost its host, recently."""
 
     def awaits(self, host_id: str, request: int) -> bool:
         """Whether ``host_id``'s answer to the order ``request`` is the expected one."""
         return self.phase is AssignmentPhase.OPENING and (self.host, self.request) == (host_id, request)
+
+    @property
+    def crashes(self) -> int:
+        """How many processes in a row exited while they opened it."""
+        return len(self.crashed)
 
     @property
     def has_host(self) -> bool:

@@ -171,7 +171,7 @@ class Fleet:
 
         expected = host.phase is HostPhase.DRAINING
         # Before ``_lose`` takes the containers away: what the host was opening may have ended it (V8).
-        self._count_crashes(host)
+        self._count_crashes(host, now)
         host.step(HostEvent.EXIT, now)
         host.pid, host.killed, host.exit_ordered = 0, False, False
         # An exit that was ordered is no sign of a fault.
@@ -194,7 +194,7 @@ class Fleet:
             return self._silence(host, now)
 
         # V6: nothing else shows that its process ended, for which what it was opening may be the cause (V8).
-        self._count_crashes(host)
+        self._count_crashes(host, now)
         # After a drain there is nothing to wait for.
         return self._forget(host, now) if host.phase is HostPhase.DRAINING else self._silence(host, now)
 
@@ -266,6 +266,7 @@ class Fleet:
 
         # What was tried before says nothing about this ownership.
         assignment.epoch, assignment.failures, assignment.reason = epoch, 0, ""
+        assignment.crashed.clear()
         assignment.step(AssignmentEvent.OPENED, now)
         self._placement.trust(host_id)
         return self._next_orders(now)
@@ -317,7 +318,8 @@ class Fleet:
     def release(self, index: int, now: float) -> list[Command]:
         """An operator allows a fenced or quarantined container to be opened again."""
         assignment = self.assignments[index]
-        assignment.failures, assignment.crashes, assignment.due = 0, 0, now
+        assignment.failures, assignment.due = 0, now
+        assignment.crashed.clear()
         assignment.avoided_until = now
         assignment.step(AssignmentEvent.RELEASED, now)
         self.assignments.wait(assignment)
@@ -450,9 +452,15 @@ class Fleet:
                 assignment.step(AssignmentEvent.CRASHED_HOSTS, now)
         return self._next_orders(now)
 
-    def _count_crashes(self, host: Host) -> None:
+    def _count_crashes(self, host: Host, now: float) -> None:
         for assignment in self.assignments.held(host.id):
-            assignment.crashes = assignment.crashes + 1 if assignment.phase is AssignmentPhase.OPENING else 0
+            if assignment.phase is not AssignmentPhase.OPENING:
+                assignment.crashed.clear()
+                continue
+            # V8: a process that comes back did not exit, however often its connection breaks.
+            assignment.crashed.add((host.id, host.pid, host.instance))
+            if host.joined:
+                self._placement.avoid(assignment, now)
 
     def _opened_late(self, host_id: str, assignment: Assignment, epoch: int, now: float) -> list[Command]:
         """An outdated order (rule V2) was executed all the same.

@@ -8,6 +8,8 @@ find its successor's in its place. Cancellation leaves a put that is under way t
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 
 import anyio
@@ -18,6 +20,7 @@ from ...journal.coordination.contract import CONTROL, Coordination
 from ...storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ..telemetry.logging import get_logger
 from .control.channel import Connection, accept_each
+from .control.messages import Unanswered
 from .control.record import ControlRecord, decode_control, encode_control
 from .term import superseded
 
@@ -25,7 +28,9 @@ _log = get_logger("supervisor")
 _RETRY_SECONDS = 1.0
 """The pause after a record that could not be put."""
 UNPROVEN_MAX = 64
-"""Connections at a time that have not proven themselves; others are closed."""
+"""Connections at a time that have not proven themselves."""
+_WARNING_SECONDS = 60.0
+"""Between two warnings about connections without a proof."""
 
 
 async def joined_before(coordination: Coordination) -> tuple[str, ...]:
@@ -48,26 +53,46 @@ class Joins:
         self._record = record
         self._new_nonce = new_nonce
         self._changed = anyio.Event()
-        self._unproven = 0
+        self._unproven: dict[Connection, str] = {}
+        """The addresses of those without a proof, the oldest first."""
+        self._warned = -math.inf
+        self._ended = 0
+        """Connections that ended without a proof since the last warning."""
 
     async def serve(self, talk: Callable[[anyio.abc.SocketStream], Awaitable[None]]) -> None:
         """Accept connections, and ``talk`` on each of them: ``prove`` comes first."""
-
-        async def admit(stream: anyio.abc.SocketStream) -> None:
-            if self._unproven < UNPROVEN_MAX:
-                await talk(stream)
-            else:
-                await stream.aclose()
-
-        await accept_each(self._listener, admit)
+        await accept_each(self._listener, talk)
 
     async def prove(self, connection: Connection) -> bool:
-        """As ``Connection.prove``."""
-        self._unproven += 1
+        """As ``Connection.prove``, but returns False too if there is no proof in time."""
+        if len(self._unproven) >= UNPROVEN_MAX:
+            self._make_room()
+        self._unproven[connection] = connection.address
         try:
             return await connection.prove(self._record.secret, self._new_nonce())
+        except Unanswered as error:
+            self._warn(connection.address, str(error))
+            return False
         finally:
-            self._unproven -= 1
+            self._unproven.pop(connection, None)
+
+    def _make_room(self) -> None:
+        """V12: who holds connections without a proof keeps no host out, which proves itself at once."""
+        counts = Counter(self._unproven.values())
+        most = max(counts.values())
+        # The first one found is the oldest.
+        connection = next(each for each, address in self._unproven.items() if counts[address] == most)
+        address = self._unproven.pop(connection)
+        connection.abort()
+        self._warn(address, f"more than {UNPROVEN_MAX} connections at a time have no proof")
+
+    def _warn(self, address: str, reason: str) -> None:
+        self._ended += 1
+        now = anyio.current_time()
+        # One for each connection would fill the log.
+        if now - self._warned >= _WARNING_SECONDS:
+            _log.warning("connections_not_proven", count=self._ended, address=address, reason=reason)
+            self._warned, self._ended = now, 0
 
     def note(self, hosts: Collection[str]) -> None:
         """These have joined; the record follows."""

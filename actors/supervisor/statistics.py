@@ -17,14 +17,16 @@ from ...storage_backends.chunks.s3_request_counts import S3RequestStatistics
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..kernel.loop_lag import EventLoopStatistics
 from .assignment import WITHHELD, Assignment, AssignmentPhase
+from .control.messages import COUNT_MAX
 from .fleet import Fleet
 from .hosts import Host, HostPhase
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily
 
-Facts = Mapping[str, Any]
+Facts = Mapping[str, int]
 """What a host's last heartbeats reported about one container."""
+_FACTS = ("wal_bytes", "unflushed_bytes", "segments", "unconfirmed")
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 _RECENT_MAX = 20
 _HEALTHY = "ok"
@@ -127,14 +129,16 @@ class HostFacts:
     """Likewise: its process's requests to the bucket, if there is one."""
 
     def learn(self, statistics: Mapping[str, Any]) -> None:
-        """Those of a heartbeat."""
-        containers = statistics.get("containers")
-        if isinstance(containers, dict):
+        """Those of a heartbeat. Raises ``ValueError`` or ``TypeError``, and learns none of them, if they have
+        another form."""
+        found, requests = statistics.get("containers"), requests_of(statistics.get("requests"))
+        if isinstance(found, dict):
             self.containers = {
-                int(index): facts for index, facts in containers.items() if isinstance(facts, dict)
+                int(index): {name: _count(facts.get(name, 0)) for name in _FACTS}
+                for index, facts in found.items()
+                if isinstance(facts, dict)
             }
-        self.storage = storage_health(statistics.get("storage"))
-        self.requests = requests_of(statistics.get("requests"))
+        self.storage, self.requests = storage_health(statistics.get("storage")), requests
 
 
 def storage_health(found: object) -> dict[str, str]:
@@ -153,8 +157,17 @@ def requests_of(found: object) -> S3RequestStatistics | None:
     if not isinstance(found, dict):
         return None
     return S3RequestStatistics(
-        **{field.name: int(found.get(field.name, 0)) for field in attrs.fields(S3RequestStatistics)}
+        **{field.name: _count(found.get(field.name, 0)) for field in attrs.fields(S3RequestStatistics)}
     )
+
+
+def _count(found: Any) -> int:
+    """A count out of a heartbeat."""
+    count = int(found)
+    # Who asks for the status decodes no others.
+    if not 0 <= count <= COUNT_MAX:
+        raise ValueError(f"{count} is no count")
+    return count
 
 
 def container_map(
@@ -256,7 +269,7 @@ class View:
             return None
         columns = zip(*map(attrs.astuple, counted), strict=True)
         names = (field.name for field in attrs.fields(S3RequestStatistics))
-        return dict(zip(names, map(sum, columns), strict=True))
+        return dict(zip(names, (min(sum(column), COUNT_MAX) for column in columns), strict=True))
 
     def _host_statistics(self, host: Host) -> SupervisedHostStatistics:
         facts = self.facts[host.id]

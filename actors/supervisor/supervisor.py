@@ -31,13 +31,14 @@ import anyio.abc
 import attrs
 
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX
-from ...storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable, Unsupported
+from ...storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.lock_files import Owner
 from ..gateway.wire.bodies import ContainerMap
 from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
 from ..kernel.loop_lag import LoopLag
 from ..telemetry.logging import get_logger
+from .admission import Admission
 from .assignment import AssignmentPhase
 from .commands import (
     CloseContainer,
@@ -66,7 +67,6 @@ from .control.messages import (
     Refuse,
     Unanswered,
     Welcome,
-    agreed_version,
 )
 from .fleet import Fleet, FleetOptions
 from .hosts import HostPhase
@@ -80,7 +80,7 @@ from .statistics import (
     container_map,
     map_end,
 )
-from .term import Term, superseded
+from .term import Term
 
 _log = get_logger("supervisor")
 _EXIT_FIRST = 0.05
@@ -136,6 +136,7 @@ class Supervisor:
         self._requests = requests
         self._joins = joins
         self.fleet = Fleet(containers, hosts, options.fleet, random, anyio.current_time(), awaited)
+        self._admission = Admission(term, self.fleet, options.store)
         self.facts = {host: HostFacts() for host in self.fleet.hosts}
         self.failover_times = FailoverTimes()
         self.map_version = 1
@@ -156,7 +157,7 @@ class Supervisor:
         self._woken = anyio.Event()
         self._settled = anyio.Event()
         self._all_ended = anyio.Event()
-        self._superseded: int | None = None
+        self._superseded: NotOwner | None = None
         self._held_back: list[OpenContainer] = []
         """Openings that wait for a check of the term."""
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -186,7 +187,7 @@ class Supervisor:
             await self._all_ended.wait()
             self._tasks.cancel_scope.cancel()
         if self._superseded is not None:
-            raise superseded(self._term.number, self._superseded)
+            raise self._superseded
         if self._control:
             with suppress(FileNotFoundError):
                 # Not after a later supervisor took over, whose socket has the same path.
@@ -481,7 +482,7 @@ class Supervisor:
         if hello is None:
             return
 
-        connection.version = self._admit(hello, connection.peer, joined=joined)
+        connection.version = await self._admit(hello, connection.peer, joined=joined)
         host = hello.host
         self.facts.setdefault(host, HostFacts())
         earlier = self._connections.get(host)
@@ -518,25 +519,16 @@ class Supervisor:
         options, held = self._options, self._term.is_held()
         return Welcome(self._term.number, options.heartbeat, options.orphan_grace, version, held)
 
-    def _admit(self, hello: Hello, peer: int, *, joined: bool) -> int:
+    async def _admit(self, hello: Hello, peer: int, *, joined: bool) -> int:
         """The version to speak with the host. Raises ``ProtocolError`` unless it may connect. ``peer``: the
         process at the other end as the system reports it, 0 if unknown."""
-        # Before its term, which is another store's: a bucket may have been emptied under a host.
-        own = self._options.store
-        if hello.store and own and hello.store != own:
-            raise ProtocolError(
-                f"{hello.host} has store {hello.store} open, and this is the supervisor of store {own}, "
-                f"which was made in its place: start the host again"
-            )
-        if hello.term > self._term.number:
-            # V1: the hosts are left to the supervisor with the higher term.
-            self._superseded = hello.term
+        try:
+            version = await self._admission.check(hello, joined=joined)
+        except NotOwner as error:
+            # V1: the hosts are left to the other supervisor.
+            self._superseded = error
             self._all_ended.set()
-            raise Unanswered(f"a supervisor with the higher term {hello.term} was here")
-        # V13: a host of another build that shares a version is kept, and serves on through an upgrade.
-        version = agreed_version(hello)
-        if refusal := self.fleet.refusal(hello.host, hello.instance, joined=joined):
-            raise ProtocolError(refusal)
+            raise Unanswered(str(error)) from error
         if joined:
             _log.info("host_joined", host=hello.host, machine=hello.machine, pid=hello.pid, url=hello.url)
             return version

@@ -25,7 +25,7 @@ def choose_quorum(bookies: int, wanted: Quorum | None) -> Quorum:
     if quorum.ensemble > bookies:
         raise NotEnoughBookies(
             f"the log writes each entry to {quorum.write} of {quorum.ensemble} bookies, and {bookies} "
-            f"answer: start more, or configure smaller quorums"
+            f"answer: start more, or configure a smaller write quorum"
         )
     return quorum
 

@@ -23,6 +23,7 @@ import anyio
 import anyio.to_thread
 import attrs
 
+from ..base import modes
 from ..base.files import (
     Allocate,
     Close,
@@ -61,7 +62,6 @@ from ..base.files import (
     Unlock,
     Write,
 )
-from . import modes
 from .cold_pages import ColdPages
 from .folder_syncs import FolderSyncs
 from .local_lock import lock_file

@@ -1,45 +1,104 @@
 """Installs the sidecar: downloads the pinned files, checks them, and compiles its sources.
 
 Each file has its name only when it is complete and has its SHA-256. After a crash or cancellation, what was
-downloaded so far is continued. Several installations into one folder at a time do no harm.
+downloaded so far is continued. Of several installations into one folder one downloads at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Collection
+import zipfile
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import anyio
 import anyio.to_thread
 import httpx
 
 from ..base.errors import ConfigError, DataCorruption, Unavailable
+from ..base.modes import FILE, PROGRAM_FILE, PROGRAM_FOLDER, is_guarded, make_folders
+from ..base.os_errors import explain
 from ..base.parallel import in_parallel
-from .installed import CLIENT, COMPILER, SERVER, Artifact, Installation, JavaProgram, artifacts, sidecar
+from .installed import (
+    CLIENT,
+    COMPILER,
+    SERVER,
+    Artifact,
+    Installation,
+    JavaProgram,
+    artifacts,
+    is_archive,
+    sidecar,
+    size_of,
+)
 from .java_runtime import check_java, find_java
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _PARALLEL = 4
 _ATTEMPTS = 3
 _TIMEOUT = httpx.Timeout(30.0)
+_LOCK = ".lock"
+_POLL_SECONDS = 0.1
+_OTHER_MIRROR = "use another mirror (--mirror)"
 
 Advance = Callable[[int, int], None]
 """Is called with the bytes done and the bytes found to do since the last call."""
 
 
-async def install(installation: Installation, *, server: bool, mirror: str, advance: Advance) -> None:
-    """Raises ``ConfigError`` if there is no Java, or the mirror lacks a file; ``Unavailable`` if it does not
-    answer; ``DataCorruption`` if it sends another file than the list says."""
+async def install(
+    installation: Installation,
+    *,
+    server: bool,
+    mirror: str,
+    advance: Advance,
+    waits: Callable[[], None] = lambda: None,
+) -> None:
+    """``waits`` is called if another installation is under way, before it is waited for. What is there and
+    damaged is replaced.
+
+    Raises ``ConfigError`` if there is no Java, the mirror lacks a file, or others can change the folder;
+    ``Unavailable`` if the mirror does not answer; ``DataCorruption`` if it sends another file than the list
+    says."""
     java = find_java()
     await anyio.to_thread.run_sync(check_java, java)
     groups = {CLIENT, COMPILER, SERVER} if server else {CLIENT, COMPILER}
-    await download(installation, groups, mirror, advance)
-    await anyio.to_thread.run_sync(compile_program, installation, java, sidecar())
+    async with _locked(installation, waits):
+        await download(installation, groups, mirror, advance)
+        await anyio.to_thread.run_sync(compile_program, installation, java, sidecar())
+
+
+@asynccontextmanager
+async def _locked(installation: Installation, waits: Callable[[], None]) -> AsyncIterator[None]:
+    """Makes the folder, and lets nobody else install there during the body."""
+    make_folders(str(installation.jars), PROGRAM_FOLDER)
+    installation.refuse_shared([installation.folder, installation.jars])
+    lock = os.open(installation.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
+    try:
+        is_first = True
+        while not _has_locked(lock):
+            if is_first:
+                waits()
+            is_first = False
+            # The system reports no end of a lock, but to a thread that waits for nothing else.
+            await anyio.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _has_locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def download(
@@ -47,7 +106,6 @@ async def download(
 ) -> None:
     wanted = [each for each in artifacts() if each.group in groups]
     missing = [each for each in wanted if not _is_whole(installation.jar(each), each)]
-    (installation.folder / "jars").mkdir(parents=True, exist_ok=True)
     advance(0, sum(each.size for each in missing))
     async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=True) as client:
         fetch = partial(_fetch, client, mirror.rstrip("/"), installation, advance)
@@ -55,11 +113,8 @@ async def download(
 
 
 def _is_whole(path: Path, artifact: Artifact) -> bool:
-    return _size(path) == artifact.size and _digest(path) == artifact.sha256
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    # What others could change they may have open still: another file takes its place.
+    return size_of(path) == artifact.size and is_guarded(str(path)) and _digest(path) == artifact.sha256
 
 
 def _digest(path: Path) -> str:
@@ -81,11 +136,16 @@ async def _fetch(
             if attempt == _ATTEMPTS:
                 what = str(error) or type(error).__name__
                 raise Unavailable(f"{url}: {what}; run it again to continue") from error
+        except DataCorruption:
+            part.unlink()
+            raise
+        except OSError as error:
+            raise Unavailable(f"{explain(error, str(part))}; run it again to continue") from error
     found = _digest(part)
     if found != artifact.sha256:
         part.unlink()
         raise DataCorruption(
-            f"{url} has SHA-256 {found}, not {artifact.sha256}: use another mirror", file=str(part)
+            f"{url} has SHA-256 {found}, not {artifact.sha256}: {_OTHER_MIRROR}", file=str(part)
         )
     part.replace(path)
 
@@ -94,8 +154,10 @@ async def _continue(
     client: httpx.AsyncClient, url: str, part: Path, advance: Advance, artifact: Artifact
 ) -> None:
     """Download what is missing in ``part``."""
-    done = _size(part)
-    if done >= artifact.size:
+    done = size_of(part) or 0
+    if done > artifact.size:
+        done = 0
+    if done == artifact.size:
         advance(artifact.size, 0)
         return
     headers = {"Range": f"bytes={done}-"} if done else {}
@@ -104,19 +166,34 @@ async def _continue(
             raise ConfigError(f"{url} answers {answer.status_code}: use a mirror that has it (--mirror)")
         answer.raise_for_status()
         is_rest = answer.status_code == httpx.codes.PARTIAL_CONTENT
-        advance(done if is_rest else 0, 0)
-        with part.open("ab" if is_rest else "wb") as file:
+        if not is_rest:
+            done = 0
+        advance(done, 0)
+        # Cancelled, which ends httpx's iterators in order; an error in the body would leave them open.
+        with _opened(part, "ab" if is_rest else "wb") as file, anyio.CancelScope() as rest:
             async for data in answer.aiter_raw():
-                file.write(data)
-                advance(len(data), 0)
+                done += len(data)
+                if done > artifact.size:
+                    rest.cancel()
+                else:
+                    file.write(data)
+                    advance(len(data), 0)
+    if done > artifact.size:
+        raise DataCorruption(
+            f"{url} has more than the {artifact.size} bytes that it should: {_OTHER_MIRROR}", file=str(part)
+        )
+
+
+def _opened(path: Path, mode: str) -> IO[bytes]:
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, PROGRAM_FILE))
 
 
 def compile_program(
     installation: Installation, java: str, program: JavaProgram, groups: Collection[str] = (CLIENT,)
 ) -> Path:
-    """The folder of its classes, which are made unless they are there. Raises ``ConfigError``."""
+    """The archive of its classes, which is made unless it is there and whole. Raises ``ConfigError``."""
     classes = installation.classes(program)
-    if classes.exists():
+    if is_archive(classes, deep=True) and is_guarded(str(classes)):
         return classes
     (compiler,) = installation.class_path([COMPILER])
     with tempfile.TemporaryDirectory(dir=installation.folder, prefix=f".{program.name}-") as scratch:
@@ -131,10 +208,10 @@ def compile_program(
         )
         if ended.returncode:
             raise ConfigError(f"{java} cannot compile the {program.name}: {ended.stderr[-2000:]}")
-        try:
-            made.rename(classes)
-        except OSError:
-            # Another installation was first.
-            if not classes.exists():
-                raise
+        archive = Path(scratch, "archive")
+        with _opened(archive, "wb") as file, zipfile.ZipFile(file, "w") as entries:
+            for each in sorted(made.rglob("*.class")):
+                entries.writestr(zipfile.ZipInfo(each.relative_to(made).as_posix()), each.read_bytes())
+        # At once: others may use the one that is there.
+        archive.replace(classes)
     return classes

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import stat
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import attrs
 
 from ..base.errors import ConfigError
+from ..base.modes import WRITABLE_BY_OTHERS, is_guarded
+from ..base.os_errors import explain
 from .java_runtime import find_java
 from .process import HEAP_MB, SidecarProgram
 
@@ -49,12 +53,12 @@ class JavaProgram:
     sources: Mapping[str, bytes]
 
     @property
-    def folder(self) -> str:
+    def archive(self) -> str:
         """The name of that of its classes: another version has another one."""
         digest = hashlib.sha256()
         for name, source in self.sources.items():
             digest.update(name.encode() + b"\0" + source)
-        return f"{self.name}-{digest.hexdigest()[:16]}"
+        return f"{self.name}-{digest.hexdigest()[:16]}.jar"
 
 
 @cache
@@ -71,47 +75,109 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(shared) / "tierlog" / "bookkeeper"
 
 
+def _absolute(folder: Path) -> Path:
+    return folder.absolute()
+
+
 @attrs.frozen
 class Installation:
     """A folder with the files of ``artifacts``, and the sidecar of each version that was installed."""
 
-    folder: Path
+    folder: Path = attrs.field(converter=_absolute)
+    """Absolute: a sidecar runs in it, not where this process does."""
+
+    @property
+    def jars(self) -> Path:
+        return self.folder / "jars"
 
     def jar(self, artifact: Artifact) -> Path:
-        return self.folder / "jars" / artifact.name
+        return self.jars / artifact.name
 
     def classes(self, program: JavaProgram) -> Path:
-        """Those of this version, if they are installed."""
-        return self.folder / program.folder
+        """The archive of those of this version, if they are installed."""
+        return self.folder / program.archive
 
     def class_path(self, groups: Collection[str]) -> list[str]:
         return [str(self.jar(each)) for each in artifacts() if each.group in groups]
 
-    def missing(self, groups: Collection[str]) -> Iterator[str]:
-        for each in artifacts():
-            if each.group in groups and not self.jar(each).exists():
-                yield each.name
-
     def program(self, heap_mb: int = HEAP_MB) -> SidecarProgram:
-        """The sidecar. Raises ``ConfigError`` if anything is missing, Java first."""
+        """The sidecar. Raises ``ConfigError`` as ``check`` does, or without Java, which comes first."""
         java = find_java()
+        self.check()
+        path = (str(self.classes(sidecar())), *self.class_path([CLIENT]))
+        return SidecarProgram(
+            java=java, class_path=path, folder=str(self.folder), heap_mb=heap_mb, check=self.check
+        )
+
+    def check(self) -> None:
+        """Raises ``ConfigError`` if a part of the sidecar is missing or damaged, or others can change it."""
         self.require([CLIENT])
         classes = self.classes(sidecar())
-        if not classes.exists():
-            raise ConfigError(f"{self.folder} has no sidecar for BookKeeper of this version: {_ADVICE}")
-        path = (str(classes), *self.class_path([CLIENT]))
-        return SidecarProgram(java=java, class_path=path, folder=str(self.folder), heap_mb=heap_mb)
+        try:
+            if size_of(classes) is None:
+                raise ConfigError(f"{self.folder} has no sidecar for BookKeeper of this version: {_ADVICE}")
+            self.refuse_shared([classes])
+            is_whole = is_archive(classes)
+        except OSError as error:
+            raise ConfigError(explain(error, str(classes))) from error
+        if not is_whole:
+            raise ConfigError(f"{classes} is damaged: {_ADVICE}")
 
     def require(self, groups: Collection[str], option: str = "") -> None:
-        """Raises ``ConfigError`` if a file of these groups is missing; ``option`` would install it."""
-        missing = sorted(self.missing(groups))
-        if missing:
-            what = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
-            advice = f"run `tierlog bookkeeper install {option}`" if option else _ADVICE
-            raise ConfigError(f"{self.folder} has no {what}, which BookKeeper needs: {advice}")
+        """Raises ``ConfigError`` if a file of these groups is missing, has another size than the pinned one,
+        or can be changed by others; ``option`` would install it."""
+        advice = f"run `tierlog bookkeeper install {option}`" if option else _ADVICE
+        wanted = [each for each in artifacts() if each.group in groups]
+        try:
+            sizes = {each: size_of(self.jar(each)) for each in wanted}
+            missing = sorted(each.name for each, size in sizes.items() if size is None)
+            if missing:
+                what = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
+                raise ConfigError(f"{self.folder} has no {what}, which BookKeeper needs: {advice}")
+            self.refuse_shared([self.folder, self.jars, *map(self.jar, wanted)])
+        except OSError as error:
+            raise ConfigError(explain(error, str(self.folder))) from error
+        for each, size in sizes.items():
+            if size != each.size:
+                raise ConfigError(
+                    f"{self.jar(each)} is damaged, it has {size} bytes instead of {each.size}: {advice}"
+                )
+
+    def refuse_shared(self, paths: Sequence[Path]) -> None:
+        """Raises ``ConfigError`` if another user could put programs there, which this user would run."""
+        shared = next((path for path in paths if not is_guarded(str(path))), None)
+        if shared is None:
+            return
+        parent = self.folder.parent
+        mode = parent.stat().st_mode
+        is_open = mode & WRITABLE_BY_OTHERS and not mode & stat.S_ISVTX
+        above = f"chmod go-w {parent} && " if is_open else ""
+        raise ConfigError(
+            f"other users can change {shared}, from which BookKeeper's client runs: take that right from "
+            f"them (`{above}chmod -R go-w {self.folder}`; `chown` what is neither yours nor root's), or name "
+            f"another folder"
+        )
+
+
+def size_of(path: Path) -> int | None:
+    """None if the file is missing."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def is_archive(path: Path, *, deep: bool = False) -> bool:
+    """Whether the file is a whole archive: its table, which is at its end, and with ``deep`` the checksums of
+    all that is in it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return not deep or archive.testzip() is None
+    except (FileNotFoundError, zipfile.BadZipFile):
+        return False
 
 
 def find_program(folder: str = "", *, heap_mb: int = HEAP_MB) -> SidecarProgram:
-    """What is installed in ``folder``, or in the default one. Raises ``ConfigError`` if anything is missing,
-    Java first."""
-    return Installation(Path(folder).absolute() if folder else default_folder()).program(heap_mb)
+    """What is installed in ``folder``, or in the default one. Raises ``ConfigError`` if anything is missing
+    or damaged, Java first."""
+    return Installation(Path(folder) if folder else default_folder()).program(heap_mb)

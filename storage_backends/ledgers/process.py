@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import attrs
 
+from ..base.errors import ConfigError
 from ..base.ledger_service import SidecarNotStarted
 from ..base.values import Value
 
@@ -35,6 +37,9 @@ class SidecarProgram(Value):
     folder: str
     """In which it runs."""
     heap_mb: int = HEAP_MB
+    check: Callable[[], None] = lambda: None
+    """Raises ``ConfigError`` if what is installed was damaged since. B11: before each start, because Java
+    would name a class and no file."""
 
     def command(self) -> list[str]:
         return [
@@ -75,7 +80,11 @@ class Complaint:
 @asynccontextmanager
 async def started(program: SidecarProgram) -> AsyncIterator[tuple[anyio.abc.Process, socket.socket]]:
     """A sidecar and the socket to it. Ends it at the end, in any case. Raises ``SidecarNotStarted`` if
-    there is no Java."""
+    there is no Java, or the program is damaged."""
+    try:
+        await anyio.to_thread.run_sync(program.check)
+    except ConfigError as error:
+        raise SidecarNotStarted(str(error)) from error
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

@@ -24,7 +24,7 @@ from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.gateway.wire.errors import Conflict
 from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.fleet import FleetOptions
-from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, superseded
+from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
 from tierlog.journal.coordination.contract import Coordination, Lease, Record
 from tierlog.journal.coordination.objects import Moment, ObjectCoordination, ObjectCoordinationOptions
 from tierlog.storage_backends.base.world import World
@@ -159,7 +159,8 @@ class OrderingSupervisor(FakeHostsSupervisor):
     async def until_superseded(self) -> None:
         """Raises ``NotOwner`` when a host has reported a later one."""
         await self._all_ended.wait()
-        raise superseded(self.number, self._superseded or 0)
+        assert self._superseded is not None
+        raise self._superseded
 
 
 @attrs.frozen

@@ -366,7 +366,7 @@ class _Host:
     async def _hello(self, process: Process) -> Welcome:
         supervisor = self._site.supervisors[process]
         hello = Hello(self.name, 7, "http://host", {}, self._link.term, instance="1")
-        version = supervisor._admit(hello, 0, joined=True)
+        version = await supervisor._admit(hello, 0, joined=True)
         await trio.lowlevel.checkpoint()
         return supervisor._welcome(version)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import sys
@@ -43,6 +44,8 @@ def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
     """The command line without a process of its own; ``capture``: of file descriptors, in bytes."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
+    root, own = logging.getLogger(), logging.getLogger("tierlog")
+    handlers, levels = list(root.handlers), (root.level, own.level)
 
     def call(*arguments: str) -> Done:
         code = main(list(arguments))
@@ -52,6 +55,10 @@ def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
         yield call
     for number, handler in before.items():
         signal.signal(number, handler)
+    # A service logs to what is stderr during this test alone.
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
 
 
 def command(folder: Path, *arguments: str) -> list[str]:

@@ -22,9 +22,9 @@ import anyio
 import anyio.abc
 
 from ....storage_backends.base.errors import Unavailable
+from ....storage_backends.base.modes import make_folders
 from ....storage_backends.base.os_errors import explain
 from ....storage_backends.files.local_lock import lock_file
-from ....storage_backends.files.modes import make_folders
 from ...telemetry.logging import get_logger
 from .messages import (
     LINE_BYTES_MAX,
@@ -126,6 +126,15 @@ def _socket_of(stream: anyio.abc.ByteStream) -> socket.socket | None:
         return None
 
 
+def _address_of(connection: socket.socket | None) -> str:
+    if connection is None or connection.family == socket.AF_UNIX:
+        return ""
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:
+        return ""  # It was reset.
+
+
 async def listen(path: str) -> anyio.abc.SocketListener:
     """Listen at ``path``, for this user only. A socket left there is replaced, and others left in its folder
     are removed. Raises ``Unavailable`` if another process listens there."""
@@ -192,6 +201,8 @@ class Connection:
         self._raw = _socket_of(stream)
         self.peer = 0 if self._raw is None else peer_pid(self._raw)
         """The process at the other end; 0 if the system does not report it."""
+        self.address = _address_of(self._raw)
+        """Where the other side is; empty if that is unknown, or of a Unix socket."""
         self.version = 0
         """The version of the protocol that both speak; 0 before hello."""
         self._waiting: deque[bytes] = deque()

@@ -3,9 +3,9 @@
 A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``; over TCP with a proof
 before that (``proof.py``). Then orders go one way; answers, events and heartbeats the other. Each line is a
 JSON object with its ``type``. Unknown fields are ignored, so that a newer side may add some; an unknown type,
-a missing field or a line above the limit ends the connection. The version changes when an older reader would
-misunderstand; each side speaks a range of versions, and both the newest that they share (rule V13). Orders
-carry the supervisor's term: a host obeys the highest it has seen and none below.
+a missing field, a number that nothing has or a line above the limit ends the connection. The version changes
+when an older reader would misunderstand; each side speaks a range of versions, and both the newest that they
+share (rule V13). Orders carry the supervisor's term: a host obeys the highest it has seen and none below.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import attrs
 import cattrs
 
 from ....storage_backends.base.errors import TierlogError
+from ....storage_backends.base.ids import EPOCH_MAX
 
 OLDEST, VERSION = 1, 2
 """The versions that this build speaks: its own, and back to that of the release before. From version 2 on
@@ -28,6 +29,9 @@ _PARTS_SINCE = 2
 LINE_BYTES_MAX = 1 << 20
 OWNERS_MAX = 2048
 """Containers in one message about owners, each with a URL of some 300 bytes at most."""
+COUNT_MAX = (1 << 63) - 1
+"""The largest whole number in a message, which others decode as 64 bits."""
+_PID_MAX = (1 << 31) - 1
 
 
 class ProtocolError(TierlogError):
@@ -38,6 +42,19 @@ class ProtocolError(TierlogError):
 
 class Unanswered(ProtocolError):
     """A refusal without an answer: the other side looks for another supervisor."""
+
+
+def _at_most(limit: int, least: int = 0) -> Callable[[Any, Any, int], None]:
+    def check(message: object, attribute: attrs.Attribute[int], number: int) -> None:
+        if not least <= number <= limit:
+            raise ValueError(f"{attribute.name} is {number}, and not from {least} to {limit}")
+
+    return check
+
+
+def _check_served(message: object, attribute: object, served: Mapping[int, int]) -> None:
+    if not all(0 <= index <= COUNT_MAX and 0 <= epoch <= EPOCH_MAX for index, epoch in served.items()):
+        raise ValueError("no container has such a number or epoch")
 
 
 # --- before a host that joins says hello --------------------------------------------------------
@@ -71,12 +88,12 @@ class Proved:
 @attrs.frozen
 class Hello:
     host: str
-    pid: int
+    pid: int = attrs.field(validator=_at_most(_PID_MAX, 1))
     url: str
     """Where its gateway listens."""
-    served: Mapping[int, int]
+    served: Mapping[int, int] = attrs.field(validator=_check_served)
     """The epoch of each container that it serves, each just checked against its log."""
-    term: int
+    term: int = attrs.field(validator=_at_most(EPOCH_MAX))
     """The highest supervisor's term it has seen."""
     version: int = OLDEST
     """The oldest version that it speaks: a supervisor without a range speaks this one or none."""
@@ -103,7 +120,6 @@ class Heartbeat:
 
     @lag.validator
     def _(self, attribute: object, lag: float) -> None:
-        # JSON may name what is no number, and infinity.
         if not 0 <= lag < math.inf:
             raise ValueError(f"no event loop is {lag} s late")
 
@@ -112,7 +128,7 @@ class Heartbeat:
 class Opened:
     index: int
     request: int
-    epoch: int
+    epoch: int = attrs.field(validator=_at_most(EPOCH_MAX))
 
 
 @attrs.frozen
@@ -135,7 +151,7 @@ class Fenced:
     """Another owner opened the container."""
 
     index: int
-    epoch: int
+    epoch: int = attrs.field(validator=_at_most(EPOCH_MAX))
     """The epoch that was fenced."""
     reason: str
 
@@ -154,7 +170,7 @@ class Ended:
 
 @attrs.frozen
 class Welcome:
-    term: int
+    term: int = attrs.field(validator=_at_most(EPOCH_MAX))
     heartbeat: float
     """Seconds between heartbeats."""
     grace: float
@@ -172,14 +188,14 @@ class Refuse:
 
 @attrs.frozen
 class Open:
-    term: int
+    term: int = attrs.field(validator=_at_most(EPOCH_MAX))
     index: int
     request: int
 
 
 @attrs.frozen
 class Close:
-    term: int
+    term: int = attrs.field(validator=_at_most(EPOCH_MAX))
     index: int
     request: int
 
@@ -188,7 +204,7 @@ class Close:
 class Drain:
     """Finish, close everything and exit."""
 
-    term: int
+    term: int = attrs.field(validator=_at_most(EPOCH_MAX))
 
 
 @attrs.frozen
@@ -278,7 +294,7 @@ def _parts(urls: Mapping[int, str]) -> list[dict[int, str]]:
 def decode(line: bytes) -> Message:
     """The message of one line. Raises ``ProtocolError``."""
     try:
-        document = json.loads(line)
+        document = _DECODER.decode(line.decode("utf-8", "surrogatepass"))
         kind = _TYPES[document["type"]]
         # Members that this version does not know are ignored: a host of a later build may send them.
         message: Message = _converter().structure(document, kind)
@@ -286,6 +302,24 @@ def decode(line: bytes) -> Message:
         raise ProtocolError(f"malformed message on a control connection: {line[:200]!r}") from error
 
     return message
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if abs(number) > COUNT_MAX:
+        raise ValueError(f"{number} does not fit into 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    # JSON may name what is no number, and infinity.
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_finite)
 
 
 def agreed_version(hello: Hello, oldest: int = OLDEST, newest: int = VERSION) -> int:

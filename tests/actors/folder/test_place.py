@@ -63,6 +63,12 @@ def test_the_records_of_bookkeeper_and_zookeeper_are_no_place_for_a_store(path: 
         shared_location(f"bookkeeper://zk1{path}")
 
 
+@pytest.mark.parametrize("text", ["s3:/bucket/store", "bookkeeper:/zk1/store"])
+def test_a_slash_too_few_is_said(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"write {text.partition(':')[0]}://"):
+        store_place(text)
+
+
 @pytest.mark.parametrize("text", ["bookeeper://zk1/store", "http://127.0.0.1:8470", "zk://zk1/store"])
 def test_another_scheme_makes_no_folder_of_that_name(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not where a store can be"):

@@ -16,6 +16,7 @@ from tierlog.actors.supervisor.assignment import AssignmentPhase
 from tierlog.actors.supervisor.commands import CloseContainer, CutHost, DrainHost, OpenContainer, SpawnHost
 from tierlog.actors.supervisor.fleet import Fleet
 from tierlog.actors.supervisor.hosts import HostPhase, default_id, joined_id_refusal
+from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
 
 
 def joined(containers: int = 4, *hosts: str) -> Machine:
@@ -256,6 +257,57 @@ def test_v8_a_container_that_crashes_joined_hosts_is_quarantined_and_the_others_
     assert set(world.owners) == {0, 2, 3}
 
 
+def cut_while_it_opens(world: Machine, host: str, *, exits: bool = False) -> None:
+    """Its connection breaks before it answers an order to open; then it returns, or its process ends."""
+    assert world.fleet.assignments.of(host, AssignmentPhase.OPENING)
+    if exits:
+        world.kill(host)
+    else:
+        world.do(world.fleet.disconnected(host, world.now))
+        world.say_hello(host)
+
+
+def test_v8_a_process_whose_connection_breaks_at_each_order_gets_no_container_quarantined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = machine(containers=4, hosts=0)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(Machine, "obeys", lambda *host: False)
+        world.join("a")
+        for _ in range(10):
+            world.run(10)
+            cut_while_it_opens(world, "a")
+        world.run(10)
+    cut_while_it_opens(world, "a")
+    world.run(90)
+    assert set(world.owners) == set(range(4))
+
+
+def test_v8_a_container_that_opens_elsewhere_is_not_quarantined_for_the_hosts_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = joined(2, "b")
+    monkeypatch.setattr(Machine, "obeys", lambda world, host: host == "b")
+    for _ in range(OPTIONS.crashes_max + 1):
+        world.join("a")
+        cut_while_it_opens(world, "a", exits=True)
+        assert world.owners == {0: "b", 1: "b"}
+        world.run(AVOIDED_SECONDS + 10, step=0.5)
+
+
+def test_v8_a_host_whose_connection_broke_while_it_opened_gets_no_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = joined(4, "b")
+    monkeypatch.setattr(Machine, "obeys", lambda world, host: host == "b")
+    world.join("a")
+    cut_while_it_opens(world, "a")
+    world.commands.clear()
+    world.run(60)
+    assert set(world.owners) == set(range(4))
+    assert world.commands == []
+
+
 # --- another supervisor ---------------------------------------------------------------------------
 
 
@@ -412,7 +464,8 @@ def test_after_any_failure_every_container_is_served_by_one_live_host_again(
     # Whoever was forgotten finds its connection closed, and joins again.
     for host in sorted(set(world.alive) - set(world.fleet.hosts)):
         world.say_hello(host)
-    world.run(60)
+    # Whoever lost its connection while it opened gets no moves before.
+    world.run(AVOIDED_SECONDS + 10, step=0.5)
     if not world.alive:
         world.join("a")
         world.run(60)

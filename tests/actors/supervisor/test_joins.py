@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from support.http_server import until
-from support.joining import FixedTerm, coordination_in, hello, joinable
+from support.joining import FixedTerm, Joinable, Line, coordination_in, hello, joinable
 from support.memory_objects import Bucket
 from support.patience import scaled
 from tierlog.actors.gateway.server.connections import REFUSED_MAX
@@ -33,11 +33,13 @@ from tierlog.actors.supervisor.control.messages import (
     Closed,
     Drain,
     Heartbeat,
+    Hello,
     Message,
     Open,
     Opened,
     Owners,
     Refuse,
+    Report,
     Welcome,
     encode,
 )
@@ -47,8 +49,9 @@ from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
 from tierlog.actors.supervisor.joins import joined_before
 from tierlog.actors.supervisor.supervisor import Supervisor
+from tierlog.actors.supervisor.term import superseded
 from tierlog.journal.coordination.contract import CONTROL
-from tierlog.storage_backends.base.errors import NotOwner
+from tierlog.storage_backends.base.errors import NotOwner, Unavailable
 
 pytestmark = pytest.mark.anyio
 WRONG = b"w" * 32
@@ -148,28 +151,50 @@ async def test_v12_the_time_before_the_proof_is_bounded(monkeypatch: pytest.Monk
                 assert await line.receive() is None
 
 
-async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out_for_long(
+async def challenged(found: Joinable) -> Line:
+    """A connection that was accepted, and has its challenge still to read."""
+    line = await found.connect()
+    challenge = await line.receive()
+    assert isinstance(challenge, Challenge)
+    line._messages.append(challenge)
+    return line
+
+
+async def has_ended(line: Line) -> bool:
+    return isinstance(await line.receive(), Challenge) and await line.receive() is None
+
+
+async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    async with joinable(Bucket()) as found:
+        secret = (await found.record()).secret
+        idle = [await challenged(found) for _ in range(6)]
+        for line in idle[:3]:
+            assert await has_ended(line), "the oldest ones end"
+        host = await found.connect()
+        assert await host.prove(secret)
+        assert await has_ended(idle[3])
+        assert await idle[4].prove(secret), "and no others"
+        for line in (*idle, host):
+            await line.stream.aclose()
+    assert caplog.text.count("connections_not_proven") == 1, "no line for each connection"
+
+
+async def test_v12_who_holds_most_connections_without_a_proof_loses_the_oldest_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joins, "UNPROVEN_MAX", 2)
+    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    addresses = iter(["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"])
+    monkeypatch.setattr(channel, "_address_of", lambda raw: next(addresses))
     async with joinable(Bucket()) as found:
-        idle = [await found.connect() for _ in range(2)]
-        for line in idle:
-            assert isinstance(await line.receive(), Challenge)
-        late = await found.connect()
-        async with late.stream:
-            assert await late.receive() is None
-        await idle[0].stream.aclose()
-
-        async def can_join() -> bool:
-            line = await found.connect()
-            async with line.stream:
-                return isinstance(await line.receive(), Challenge)
-
-        with anyio.fail_after(scaled(10)):
-            while not await can_join():
-                await anyio.sleep(0.01)
-        await idle[1].stream.aclose()
+        lines = [await challenged(found) for _ in range(4)]
+        assert await has_ended(lines[1])
+        for line in (lines[0], lines[2], lines[3]):
+            assert await line.prove((await found.record()).secret)
+        for line in lines:
+            await line.stream.aclose()
 
 
 def test_v12_a_connection_that_is_reset_at_once_ends_no_supervisor() -> None:
@@ -405,19 +430,58 @@ async def test_v1_the_record_never_replaces_one_of_a_higher_term() -> None:
 
 
 async def test_v1_a_host_that_has_seen_a_higher_term_is_left_to_that_supervisor(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def check(term: FixedTerm) -> None:
+        raise superseded(term.number, 3)
+
     with pytest.RaisesGroup(NotOwner, flatten_subgroups=True):
         async with joinable(Bucket(), term=2) as found:
             line = await found.connect()
             async with line.stream:
                 assert await line.prove((await found.record()).secret)
+                # Before the next check is due.
+                monkeypatch.setattr(FixedTerm, "check", check)
                 await line.send(hello("a", term=3))
                 # No refusal, for which it would end.
                 assert await line.receive() is None
                 await anyio.sleep(scaled(10))
     assert "connection_closed" in caplog.text
     assert "connection_refused" not in caplog.text
+
+
+async def test_v1_a_higher_term_that_the_record_does_not_confirm_ends_no_supervisor() -> None:
+    """The store was put back to an earlier state, which the host does not know."""
+    async with joinable(Bucket(), term=2) as found:
+        for term, expected in ((3, Refuse), (2, Welcome)):
+            line = await found.connect()
+            async with line.stream:
+                assert await line.prove((await found.record()).secret)
+                await line.send(hello("a", term=term))
+                answer = await line.receive()
+                assert isinstance(answer, expected)
+                if isinstance(answer, Refuse):
+                    assert "a has seen the term 3, and this supervisor's is 2" in answer.reason
+                    assert answer.reason.endswith("start the host again")
+
+
+async def test_v1_a_host_whose_higher_term_cannot_be_checked_now_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be the host of a supervisor that this one, which is cut off, does not know."""
+
+    async def check(term: FixedTerm) -> None:
+        raise Unavailable("the bucket does not answer")
+
+    async with joinable(Bucket(), term=2) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            monkeypatch.setattr(FixedTerm, "check", check)
+            await line.send(hello("a", term=3))
+            assert await line.receive() is None
+        assert not found.supervisor.fleet.hosts
+        assert found.supervisor._superseded is None
 
 
 async def test_v11_what_a_host_sent_before_it_was_forgotten_is_ignored(
@@ -451,9 +515,17 @@ async def test_v11_what_a_host_sent_before_it_was_forgotten_is_ignored(
 
 @pytest.mark.parametrize(
     "statistics",
-    [{"containers": {"x": {}}}, {"requests": {"puts": "x"}}, {"requests": {"puts": float("inf")}}],
+    [
+        {"containers": {"x": {}}},
+        {"containers": {"0": {"segments": -1}}},
+        {"containers": {"0": {"wal_bytes": [0]}}},
+        {"requests": {"puts": "x"}},
+        {"requests": {"puts": 1e300}},
+    ],
 )
-async def test_v13_statistics_of_another_form_end_no_supervisor(statistics: dict[str, Any]) -> None:
+async def test_v13_statistics_of_another_form_end_no_supervisor_and_are_not_shown(
+    statistics: dict[str, Any],
+) -> None:
     async with joinable(Bucket()) as found:
         line = await found.connect()
         async with line.stream:
@@ -464,6 +536,40 @@ async def test_v13_statistics_of_another_form_end_no_supervisor(statistics: dict
                     found.supervisor.fleet.hosts["a"].lag == 0.25 if found.supervisor.fleet.hosts else False
                 )
             )
+            status = found.supervisor.view().document()
+            assert status["requests"] is None
+            assert [each["segments"] for each in status["containers"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (hello("a", term=7), b'"term":7'),
+        (hello("a", served={0: 7}), b'"0":7'),
+        (Heartbeat(1, 0.0, {"requests": {"puts": 7}}), b'"puts":7'),
+        (Opened(0, 1, 7), b'"epoch":7'),
+    ],
+    ids=["term", "served", "statistics", "opened"],
+)
+async def test_v12_a_number_that_nothing_has_ends_its_connection_alone(right: Report, wrong: bytes) -> None:
+    async with joinable(Bucket(), containers=1) as found:
+        line = await found.connect()
+        async with line.stream:
+            assert await line.prove((await found.record()).secret)
+            if not isinstance(right, Hello):
+                await line.send(hello("a"))
+            await line.stream.send(encode(right).replace(wrong, wrong[:-1] + b"%d" % 2**70))
+            with anyio.fail_after(scaled(10)):
+                while not isinstance(answer := await line.receive(), Refuse):
+                    assert answer is not None
+            assert "malformed message" in answer.reason
+        assert found.supervisor.view().document()["requests"] is None
+        assert [each.newest_epoch for each in found.supervisor.fleet.assignments] == [0]
+        other = await found.connect()
+        async with other.stream:
+            assert await other.prove((await found.record()).secret)
+            await other.send(hello("b"))
+            assert isinstance(await other.receive(), Welcome)
 
 
 @pytest.mark.parametrize("returns", [True, False])

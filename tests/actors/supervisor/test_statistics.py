@@ -8,6 +8,8 @@ import pytest
 
 from support.fake_hosts import FakeHostsSupervisor
 from tierlog.actors.chunk_io.health import StorageHealth, StorageHealthStatistics
+from tierlog.actors.gateway.wire.bodies import ServiceStatus, decode_answer, encode_json
+from tierlog.actors.supervisor.control.messages import COUNT_MAX
 from tierlog.actors.supervisor.statistics import requests_of, storage_health
 
 CAUSE = "3 calls in a row failed"
@@ -41,6 +43,16 @@ async def test_the_requests_that_hosts_send_are_summed() -> None:
     supervisor.facts["host-1"].requests = requests_of({"puts": 4, "one of a later build": 1})
     requests = supervisor.view().document()["requests"]
     assert requests == {"puts": 7, "gets": 5, "lists": 1, "deletes": 2}
+
+    for host in ("host-0", "host-1"):
+        supervisor.facts[host].requests = requests_of({"puts": COUNT_MAX})
+    answer = encode_json({"folder": "", "pid": 1, **supervisor.view().document()})
+    assert decode_answer(answer, ServiceStatus).requests == {
+        "puts": COUNT_MAX,
+        "gets": 0,
+        "lists": 0,
+        "deletes": 0,
+    }, "who asks for the status decodes 64 bits"
 
 
 @pytest.mark.parametrize("sent", [None, {}, "full", {"cause": ""}])

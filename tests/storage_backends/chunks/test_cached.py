@@ -425,7 +425,7 @@ async def test_k6_the_folder_of_another_user_is_not_used(
             fields[4] = os.geteuid() + 1
         return os.stat_result(fields)
 
-    monkeypatch.setattr("tierlog.storage_backends.files.modes.os.stat", status)
+    monkeypatch.setattr("tierlog.storage_backends.base.modes.os.stat", status)
     one = await opened(tmp_path)
     monkeypatch.undo()
     await one.storage.create_with_content(NAME, [CONTENT])

@@ -6,8 +6,9 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import anyio
 import attrs
 import pytest
 
+from support.patience import scaled
 from tierlog.storage_backends.base.errors import ConfigError, DataCorruption, Unavailable
+from tierlog.storage_backends.base.ledger_service import SidecarNotStarted
 from tierlog.storage_backends.ledgers import install as module
 from tierlog.storage_backends.ledgers import installed
-from tierlog.storage_backends.ledgers.install import download, install
+from tierlog.storage_backends.ledgers.install import _locked, download, install
 from tierlog.storage_backends.ledgers.installed import (
     CLIENT,
     COMPILER,
@@ -31,6 +34,7 @@ from tierlog.storage_backends.ledgers.installed import (
     sidecar,
 )
 from tierlog.storage_backends.ledgers.java_runtime import check_java, find_java
+from tierlog.storage_backends.ledgers.sidecar import SidecarOptions, SidecarService
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +47,8 @@ def entry(group: str, path: str) -> Artifact:
 
 LIST = (entry(CLIENT, "org/a/a-1.jar"), entry(SERVER, "org/b/b-1.jar"), entry(COMPILER, "org/c/c-1.jar"))
 
+_ENDLESS = 100 << 20
+
 
 @attrs.define
 class Mirror:
@@ -52,6 +58,9 @@ class Mirror:
     """Paths and ranges."""
     cut: int | None = None
     """Answers end after so many bytes."""
+    endless: bool = False
+    """Answers go on after the file until nobody reads them."""
+    sent: int = 0
 
 
 @contextmanager
@@ -66,9 +75,13 @@ def serving() -> Iterator[Mirror]:
             start = int(wanted[6:-1]) if wanted else 0
             data = served.files[path][start:]
             self.send_response(206 if wanted else 200)
-            self.send_header("Content-Length", str(len(data)))
+            if not served.endless:
+                self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data[: served.cut])
+            with suppress(ConnectionError):
+                while served.endless and served.sent < _ENDLESS:
+                    served.sent += self.wfile.write(bytes(65_536))
 
         def log_message(self, *_: object) -> None:
             pass
@@ -95,6 +108,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 
 async def fetch(folder: Path, mirror: Mirror, *groups: str) -> list[tuple[int, int]]:
     seen: list[tuple[int, int]] = []
+    (folder / "jars").mkdir(exist_ok=True)
     await download(Installation(folder), groups, f"{mirror.url}/", lambda *step: seen.append(step))
     return seen
 
@@ -138,6 +152,28 @@ async def test_another_file_than_the_pinned_one_is_refused(mirror: Mirror, tmp_p
     assert list((tmp_path / "jars").iterdir()) == []
 
 
+@pytest.mark.parametrize("begun", [0, 4_000, 6_000])
+async def test_a_file_longer_than_the_pinned_one_is_refused_at_once(
+    mirror: Mirror, tmp_path: Path, begun: int
+) -> None:
+    mirror.endless = True
+    part = tmp_path / "jars" / "a-1.jar.part"
+    part.parent.mkdir()
+    if begun:
+        part.write_bytes(b"a" * begun)
+    with pytest.raises(DataCorruption, match="more than the 5000 bytes .*use another mirror"):
+        await fetch(tmp_path, mirror, CLIENT)
+
+    assert list(part.parent.iterdir()) == []
+    assert mirror.sent < _ENDLESS
+
+
+async def test_a_file_that_cannot_be_written_is_named(mirror: Mirror, tmp_path: Path) -> None:
+    (tmp_path / "jars" / "a-1.jar.part").mkdir(parents=True)
+    with pytest.raises(Unavailable, match=r"a-1\.jar\.part: Is a directory"):
+        await fetch(tmp_path, mirror, CLIENT, SERVER)
+
+
 async def test_a_mirror_without_a_file_is_named(mirror: Mirror, tmp_path: Path) -> None:
     del mirror.files["org/a/a-1.jar"]
     with pytest.raises(ConfigError, match=r"org/a/a-1\.jar answers 404: use a mirror"):
@@ -167,9 +203,10 @@ def test_what_is_missing_is_named_java_first(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "jars").mkdir()
     for each in artifacts():
         (tmp_path / "jars" / each.name).touch()
+        os.truncate(tmp_path / "jars" / each.name, each.size)
     with pytest.raises(ConfigError, match="no sidecar for BookKeeper of this version"):
         find_program(str(tmp_path))
-    (tmp_path / sidecar().folder).mkdir()
+    zipfile.ZipFile(tmp_path / sidecar().archive, "w").close()
     command = find_program(str(tmp_path), heap_mb=77).command()
 
     assert command[0] == str(java)
@@ -210,26 +247,178 @@ def test_the_folder_follows_the_environment() -> None:
     assert default_folder({}).parts[-4:] == (".local", "share", "tierlog", "bookkeeper")
 
 
-async def test_installing_compiles_the_sidecar_of_its_version_once(
-    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a program in Java's place, which stands in for the compiler."""
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in Java's place, which stands in for the compiler and counts its runs in ``runs``."""
     java = tmp_path / "java"
     java.write_text(
         f"#!{sys.executable}\nimport os, sys\n"
         "if sys.argv[1] == '-version':\n    print('openjdk version \"21\"', file=sys.stderr)\n"
         "else:\n    open(os.environ['RUNS'], 'a').write('x')\n"
-        "    os.mkdir(sys.argv[sys.argv.index('-d') + 1])\n"
+        "    made = sys.argv[sys.argv.index('-d') + 1]\n    os.mkdir(made)\n"
+        "    open(made + '/Sidecar.class', 'w').write('compiled')\n"
     )
     java.chmod(0o700)
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
-    installation = Installation(tmp_path / "into")
-    for _ in range(2):
-        with anyio.fail_after(30):
-            await install(installation, server=False, mirror=mirror.url, advance=lambda *_: None)
+    return java
+
+
+async def install_from(
+    mirror: Mirror, folder: Path, waits: Callable[[], None] = lambda: None
+) -> Installation:
+    installation = Installation(folder)
+    with anyio.fail_after(scaled(30)):
+        await install(installation, server=False, mirror=mirror.url, advance=lambda *_: None, waits=waits)
+    return installation
+
+
+async def test_installing_compiles_the_sidecar_of_its_version_once(
+    mirror: Mirror, tmp_path: Path, java: Path
+) -> None:
+    installation = await install_from(mirror, tmp_path / "into")
+    await install_from(mirror, tmp_path / "into")
 
     assert (tmp_path / "runs").read_text() == "x"
-    assert installation.classes(sidecar()).is_dir()
+    with zipfile.ZipFile(installation.classes(sidecar())) as archive:
+        assert archive.read("Sidecar.class") == b"compiled"
     assert installation.program().java == str(java)
+
+
+async def test_an_installation_waits_for_another_one_into_the_same_folder(
+    mirror: Mirror, tmp_path: Path, java: Path
+) -> None:
+    waiting = anyio.Event()
+
+    async def install_second() -> None:
+        await install_from(mirror, tmp_path / "into", waiting.set)
+        waiting.set()
+
+    async with _locked(Installation(tmp_path / "into"), lambda: None), anyio.create_task_group() as tasks:
+        tasks.start_soon(install_second)
+        with anyio.fail_after(scaled(30)):
+            await waiting.wait()
+        assert mirror.asked == []
+        # It is given up when the other one ends with an error, or is killed.
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(install_from, mirror, tmp_path / "into")
+    assert len(mirror.asked) == 2
+    Installation(tmp_path / "into").check()
+
+
+@pytest.mark.parametrize("harm", ["a jar is short", "the classes are short", "the classes are changed"])
+async def test_installing_again_repairs_what_is_damaged(
+    mirror: Mirror, tmp_path: Path, java: Path, harm: str
+) -> None:
+    installation = await install_from(mirror, tmp_path / "into")
+    before = contents(installation.folder)
+    program = installation.program()
+    path = installation.jar(LIST[0]) if "jar" in harm else installation.classes(sidecar())
+    if "short" in harm:
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(ConfigError, match=rf"{path.name} is damaged.*run `tierlog bookkeeper install`"):
+            program.check()
+    else:
+        path.write_bytes(path.read_bytes().replace(b"compiled", b"complied"))
+    await install_from(mirror, tmp_path / "into")
+
+    assert contents(installation.folder) == before
+    program.check()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_b11_a_sidecar_whose_files_were_damaged_since_is_not_started(
+    mirror: Mirror, tmp_path: Path, java: Path
+) -> None:
+    installation = await install_from(mirror, tmp_path / "into")
+    service = SidecarService(installation.program(), SidecarOptions(servers="zk1:2181"))
+    os.truncate(installation.jar(LIST[0]), 100)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(service.run)
+        with pytest.raises(SidecarNotStarted, match=r"a-1\.jar is damaged"):
+            await service.count_bookies()
+        service.close()
+
+
+async def test_what_cannot_be_read_is_named(mirror: Mirror, tmp_path: Path, java: Path) -> None:
+    installation = await install_from(mirror, tmp_path / "into")
+    classes = installation.classes(sidecar())
+    classes.unlink()
+    classes.mkdir()
+    with pytest.raises(ConfigError, match=rf"{classes.name}: Is a directory"):
+        installation.check()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+async def test_only_its_user_may_change_what_is_installed(
+    mirror: Mirror, tmp_path: Path, java: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        installation = await install_from(mirror, tmp_path / "new" / "into")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "new", installation.folder, *installation.folder.rglob("*")]
+    assert {oct(path.stat().st_mode & 0o777) for path in made if path.is_dir()} == {"0o755"}
+    assert {oct(path.stat().st_mode & 0o777) for path in made if path.is_file()} <= {"0o644", "0o600"}
+    installation.check()
+
+
+@pytest.mark.parametrize(
+    ("part", "mode"),
+    [("..", 0o020), (".", 0o002), ("jars", 0o020), ("jars/a-1.jar", 0o002), (sidecar().archive, 0o020)],
+    ids=["above", "folder", "jars", "jar", "classes"],
+)
+async def test_what_others_can_change_is_not_run(
+    mirror: Mirror, tmp_path: Path, java: Path, part: str, mode: int
+) -> None:
+    folder = tmp_path / "new" / "into"
+    installation = await install_from(mirror, folder)
+    path = Path(os.path.normpath(folder / part))
+    path.chmod(path.stat().st_mode | mode)
+    with pytest.raises(ConfigError, match="other users can change .*chmod -R go-w") as refused:
+        installation.program()
+    assert (f"chmod go-w {tmp_path / 'new'} " in str(refused.value)) == (part == "..")
+
+    if path.is_dir():
+        mirror.asked.clear()
+        with pytest.raises(ConfigError, match="other users can change"):
+            await install_from(mirror, folder)
+        assert mirror.asked == []
+    else:
+        # Another file takes the place of the one that they may have open.
+        number = path.stat().st_ino
+        with path.open("rb"):
+            await install_from(mirror, folder)
+            assert path.stat().st_ino != number
+        installation.check()
+
+
+async def test_what_another_user_has_installed_is_not_run(
+    mirror: Mirror, tmp_path: Path, java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation = await install_from(mirror, tmp_path / "into")
+    monkeypatch.setattr("tierlog.storage_backends.base.modes.os.geteuid", lambda: os.getuid() + 1)
+    if os.getuid() == 0:  # whom everybody trusts
+        os.chown(installation.jar(LIST[0]), 12345, -1)
+    with pytest.raises(ConfigError, match="other users can change .*`chown`"):
+        installation.check()
+
+
+async def test_a_relative_folder_is_one_of_the_working_folder(
+    mirror: Mirror, tmp_path: Path, java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sidecar runs in another one."""
+    monkeypatch.chdir(tmp_path)
+    await install_from(mirror, Path("into"))
+    monkeypatch.setenv("TIERLOG_BOOKKEEPER_FOLDER", "into")
+    for program in (find_program(), find_program("into")):
+        assert program.folder == str(tmp_path / "into")
+        assert all(os.path.isfile(path) and os.path.isabs(path) for path in program.class_path)
