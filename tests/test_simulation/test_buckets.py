@@ -50,7 +50,7 @@ def test_a_first_opening_in_a_bucket_is_met_by_the_next_one() -> None:
         ("lost-slot-is-the-end", 16),
         ("fences-are-swept", 2),
         pytest.param("register-is-not-read-after-the-fence", 36, marks=pytest.mark.extended),
-        pytest.param("group-is-acked-before-those-below", 5, marks=pytest.mark.extended),
+        pytest.param("group-is-acked-before-those-below", 14, marks=pytest.mark.extended),
         pytest.param("answer-overtakes-the-groups-below", 5, marks=pytest.mark.extended),
         pytest.param("unknown-outcome-counts-as-success", 6, marks=pytest.mark.extended),
         ("sweep-deletes-a-live-slot", 0),
