@@ -225,7 +225,9 @@ async def flushed(store: SegmentStore, names: list[str], length: int) -> float:
     return anyio.current_time()
 
 
-@pytest.mark.parametrize("events", [2, 25, 100])
+@pytest.mark.parametrize(
+    "events", [25, *(pytest.param(count, marks=pytest.mark.extended) for count in (2, 100))]
+)
 @pytest.mark.parametrize("kind", [Slow, Fast])
 async def test_s7_a_backlog_of_any_size_is_caught_up_at_full_speed_once_a_probe_has_succeeded(
     kind: type[Slow], events: int
