@@ -12,9 +12,12 @@ line, a comment, has the CRC32C of the lines before; records of earlier versions
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import anyio
 import attrs
 
 from ...storage_backends.base.checksum import crc32c
@@ -122,6 +125,17 @@ def make_chunk_reader(
     from ...storage_backends.chunks.s3 import S3ChunkReader
 
     return S3ChunkReader(parse_location(location.chunks), s3_options(location), world)
+
+
+@asynccontextmanager
+async def opened_chunks(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
+    """Open within the body, and closed also if it is cancelled."""
+    await chunks.open()
+    try:
+        yield chunks
+    finally:
+        with anyio.CancelScope(shield=True):
+            await chunks.close()
 
 
 async def create_chunk_folder(

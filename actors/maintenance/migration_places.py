@@ -29,6 +29,7 @@ from ..folder.chunk_location import (
     folder_location,
     make_chunk_reader,
     make_chunk_storage,
+    opened_chunks,
     recorded_location,
     resolve_location,
 )
@@ -79,23 +80,13 @@ class ChunkPlace:
         return self.location.shown(self.folder)
 
     def reader(self) -> AbstractAsyncContextManager[ChunkStorage]:
-        return _opened(make_chunk_reader(self.location, self._files, self.folder, self._world))
+        return opened_chunks(make_chunk_reader(self.location, self._files, self.folder, self._world))
 
     def writer(self, *, create: bool = False) -> AbstractAsyncContextManager[ChunkStorage]:
         """``create``: the folder is made if it is missing, which else counts as not mounted."""
-        return _opened(
+        return opened_chunks(
             make_chunk_storage(self.location, self._files, self.folder, self._world, create=create)
         )
-
-
-@asynccontextmanager
-async def _opened(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
-    await chunks.open()
-    try:
-        yield chunks
-    finally:
-        with anyio.CancelScope(shield=True):
-            await chunks.close()
 
 
 class Building(ABC):

@@ -16,11 +16,9 @@ restore removes the leftovers and starts again; after the rename the next openin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 
-import anyio
 import attrs
 
 from ...journal.log.local import LocalLog
@@ -44,6 +42,7 @@ from ..folder.chunk_location import (
     folder_location,
     make_chunk_reader,
     make_chunk_storage,
+    opened_chunks,
     resolve_location,
 )
 from ..folder.identity import StoreIdentity, create_identity
@@ -142,7 +141,7 @@ async def _is_old(
     if source is not None:
         return await has_manifest(source)
     await check_long_term_storage(folder, files, config)
-    async with _opened(make_chunk_reader(folder_location(config), files, folder, world)) as chunks:
+    async with opened_chunks(make_chunk_reader(folder_location(config), files, folder, world)) as chunks:
         return await has_manifest(chunks)
 
 
@@ -195,7 +194,7 @@ class _Restore:
     ) -> RestoreReport:
         reader = make_chunk_reader(self._location, self._files, self._folder, self._world)
         # Only a reader, until everything is checked: a refused restore changes nothing in long-term storage.
-        async with _opened(reader):
+        async with opened_chunks(reader):
             source = backups or reader
             manifest = await read_manifest(source, options.backup)
             segments = await read_segments(source, manifest)
@@ -283,16 +282,6 @@ class _Restore:
                 await _write(store, container, imported_key(name), ImportedRecord(0).encode())
             for each in released:
                 await _write(store, each.container, each.record.key, each.record.encode())
-
-
-@asynccontextmanager
-async def _opened(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
-    await chunks.open()
-    try:
-        yield chunks
-    finally:
-        with anyio.CancelScope(shield=True):
-            await chunks.close()
 
 
 async def _check_store(chunks: ChunkStorage, manifest: Manifest) -> None:

@@ -19,7 +19,6 @@ import attrs
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import (
     DataCorruption,
-    InvalidArgument,
     NotOwner,
     OutcomeUnknown,
     StoreMismatch,
@@ -43,7 +42,14 @@ from .bookkeeper_open import (
 from .bookkeeper_reader import GroupReader
 from .bookkeeper_record import LEDGERS_MAX, ListedLedger, LogRecord
 from .bookkeeper_sweep import OrphanSweep
-from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
+from .contract import (
+    DurableDataLog,
+    GroupInfo,
+    GroupPayload,
+    LogStatistics,
+    OpenedLog,
+    check_group,
+)
 from .flights import Flight, Flights
 from .group_index import GroupIndex, readable
 from .lifecycle import LogEvent, LogLifecycle, LogState
@@ -192,11 +198,7 @@ class BookKeeperLog(DurableDataLog):
 
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))
-        if size > GROUP_BYTES_MAX or not 0 <= tag < 1 << 32 or not 0 <= truncate_before <= self._next_group:
-            raise InvalidArgument(
-                f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
-                f"truncation address of at most its own number {self._next_group} ({truncate_before})"
-            )
+        check_group(size, tag, truncate_before, self._next_group)
         self._flights.require_room()
         assert self._held is not None
         self._found = None

@@ -33,7 +33,7 @@ from typing import TypeAlias
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import StorageFull
+from ...storage_backends.base.errors import InvalidArgument, StorageFull
 from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.values import Value
 
@@ -88,6 +88,15 @@ class LogStatistics(Value):
     deletes: int = attrs.field(default=0, metadata=counter("Deletions of a log in a bucket."))
     entries: int = attrs.field(default=0, metadata=counter("Entries that a log in ledgers wrote."))
     ledger_calls: int = attrs.field(default=0, metadata=counter("Other calls of a log in ledgers."))
+
+
+def check_group(size: int, tag: int, truncate_before: int, number: int) -> None:
+    """Raises ``InvalidArgument`` unless an append as group ``number`` may have these arguments."""
+    if size > GROUP_BYTES_MAX or not 0 <= tag < 1 << 32 or not 0 <= truncate_before <= number:
+        raise InvalidArgument(
+            f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
+            f"truncation address of at most its own number {number} ({truncate_before})"
+        )
 
 
 class DurableDataLog(ABC):

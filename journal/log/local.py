@@ -47,7 +47,7 @@ from ..registers.local import (
     fenced,
     moved,
 )
-from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupPayload, LogStatistics, OpenedLog
+from .contract import DurableDataLog, GroupPayload, LogStatistics, OpenedLog, check_group
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
 from .local_history import History, Part, list_wal_files, payloads, read_range, windows
@@ -284,17 +284,7 @@ class LocalLog(DurableDataLog):
 
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))
-        if (
-            size > GROUP_BYTES_MAX
-            or truncate_before > self._next_group
-            or not 0 <= tag < 1 << 32
-            or truncate_before < 0
-        ):
-            raise InvalidArgument(
-                f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
-                f"truncation address "
-                f"of at most its own number {self._next_group} ({truncate_before})"
-            )
+        check_group(size, tag, truncate_before, self._next_group)
         # Not before the checks: a refused argument is the caller's mistake and must not end this owner (W6).
         self._life.step(LogEvent.BEGIN_APPEND)
         with self._ending_on_failure():

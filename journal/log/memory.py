@@ -15,8 +15,15 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument, NotOwner
-from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
+from ...storage_backends.base.errors import DataCorruption, NotOwner
+from .contract import (
+    DurableDataLog,
+    GroupInfo,
+    GroupPayload,
+    LogStatistics,
+    OpenedLog,
+    check_group,
+)
 from .lifecycle import LogEvent, LogLifecycle, LogState
 
 _WINDOW_BYTES = 1 << 20
@@ -157,12 +164,7 @@ class MemoryLog(DurableDataLog):
 
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))
-        if size > GROUP_BYTES_MAX or not 0 <= tag < 1 << 32 or not 0 <= truncate_before <= self._next_group:
-            raise InvalidArgument(
-                f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
-                f"truncation address "
-                f"of at most its own number {self._next_group} ({truncate_before})"
-            )
+        check_group(size, tag, truncate_before, self._next_group)
         self._life.step(LogEvent.BEGIN_APPEND)
         await self._checkpoint()
         # After the await, during which another owner may have opened the log. Nothing is awaited from here

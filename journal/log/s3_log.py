@@ -18,7 +18,6 @@ import attrs
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import (
     DataCorruption,
-    InvalidArgument,
     NotOwner,
     StoreMismatch,
     Unavailable,
@@ -27,7 +26,15 @@ from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.parallel import in_parallel
 from ...storage_backends.base.world import World
 from ..registers.local import NOBODY
-from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog
+from .contract import (
+    GROUP_BYTES_MAX,
+    DurableDataLog,
+    GroupInfo,
+    GroupPayload,
+    LogStatistics,
+    OpenedLog,
+    check_group,
+)
 from .flights import Flights
 from .group_index import GroupIndex, readable
 from .lifecycle import LogEvent, LogLifecycle, LogState
@@ -217,11 +224,7 @@ class S3Log(DurableDataLog):
 
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
         size = sum(map(len, buffers))
-        if size > GROUP_BYTES_MAX or not 0 <= tag < 1 << 32 or not 0 <= truncate_before <= self._next_group:
-            raise InvalidArgument(
-                f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
-                f"truncation address of at most its own number {self._next_group} ({truncate_before})"
-            )
+        check_group(size, tag, truncate_before, self._next_group)
         self._flights.require_room()
         header = self._take(size, tag, truncate_before)
         flight = self._flights.take()
