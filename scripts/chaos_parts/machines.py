@@ -228,9 +228,8 @@ class MachineRun:
     async def _part_host_from_engine(self, random: Random) -> Fault:
         host = random.choice(self.service.hosts_that_join)
         engine, seconds = self.service.engine.machines, random.uniform(0.5, 5)
+        self._expect_failed_openings()
         if random.random() < _LONG_PARTS:
-            # What fails on a host is not opened there for a while, if others accept it (V8).
-            self.service.uneven_until = time.monotonic() + AVOIDED_SECONDS + _LIMIT
             figure = "host parted from the engine for long, until the first ack"
             fault = self._parted(host, engine, "host/engine for long", 0, figure)
             return attrs.evolve(fault, goal=None)
@@ -243,6 +242,7 @@ class MachineRun:
     async def _part_all_from_engine(self, random: Random) -> Fault:
         network, engine = self.service.network, self.service.engine.machines
         seconds = random.uniform(0.5, 4)
+        self._expect_failed_openings()
 
         async def begin() -> None:
             for machine in network.machines:
@@ -250,6 +250,10 @@ class MachineRun:
                     network.part(machine, engine)
 
         return Fault(name="all/engine", begin=begin, heal=_nothing, seconds=seconds)
+
+    def _expect_failed_openings(self) -> None:
+        """What fails on a host is not opened there for a while, if others accept it (V8)."""
+        self.service.uneven_until = time.monotonic() + AVOIDED_SECONDS + _LIMIT
 
     def _parted(
         self, unit: Unit, others: Iterable[Machine], name: str, seconds: float, figure: str = ""
