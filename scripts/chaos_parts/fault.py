@@ -26,6 +26,8 @@ class Fault:
     """The hosts whose containers must ack again meanwhile, which others may have taken over."""
     is_felt_by_all: bool = False
     """Whether all containers must ack again meanwhile."""
+    is_takeover: bool = True
+    """Whether nothing but a takeover is waited for then: the time of each one counts."""
     figure: str = ""
     goal: float | None = None
 

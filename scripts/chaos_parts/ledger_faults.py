@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
 
+import attrs
+
 from chaos_parts.fault import Fault, nothing, start
 from chaos_parts.machine_service import MachineService
 from chaos_parts.processes import signal_process
@@ -46,7 +48,7 @@ class LedgerFaults:
 
     async def _draw(self, make: Callable[[Random], Awaitable[Fault]], random: Random) -> Fault:
         self._service.expect_failed_openings()
-        return await make(random)
+        return attrs.evolve(await make(random), is_takeover=False)
 
     # --- bookies ---------------------------------------------------------------------------------
 

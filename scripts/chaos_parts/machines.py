@@ -26,6 +26,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -103,7 +104,8 @@ class MachineRun:
             await anyio.sleep(pause)
             await fault.begin()
         if felt and not more:
-            await run.acks_again(first.figure, first.goal, since=since, containers=felt, limit=LIMIT)
+            acks = run.acks_again if first.is_takeover else partial(run.first, Outcome.ACKED)
+            await acks(first.figure, first.goal, since=since, containers=felt, limit=LIMIT)
         rest = since + max(fault.seconds for fault in faults) - time.monotonic()
         await anyio.sleep(max(0.0, rest))
 
