@@ -20,6 +20,7 @@ from ..base.ledger_service import (
     MISSING,
     READ_ENTRIES_MAX,
     RECORD_BYTES_MAX,
+    AppendLost,
     Ledger,
     LedgerDescription,
     LedgerLost,
@@ -328,10 +329,12 @@ class SidecarLedger(Ledger):
         numbers = [begin(Operation.APPEND, self._handle, *buffers) for buffers in entries]
         try:
             results = [await self._connection.outcome(number) for number in numbers]
-        except BaseException:
+        except BaseException as error:
             self._failed = True
             for number in numbers:
                 self._connection.give_up(number)
+            if isinstance(error, OutcomeUnknown) and self._connection.has_ended:
+                raise AppendLost(str(error)) from error
             raise
         return results[0].i64()
 
