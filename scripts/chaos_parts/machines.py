@@ -98,8 +98,9 @@ class MachineRun:
         felt = await self.service.containers_of([*first.lost])
         if first.is_felt_by_all:
             felt = [*range(self.service.containers)]
-        since = time.monotonic()
         await first.begin()
+        # Now: what is sent while links are cut one after the other may be acked by the lost host.
+        since = time.monotonic()
         for fault in more:
             await anyio.sleep(pause)
             await fault.begin()
