@@ -322,6 +322,8 @@ class SidecarLedger(Ledger):
         self._failed = False
 
     async def append(self, entries: Sequence[Sequence[Buffer]]) -> int:
+        if self._connection.has_ended:
+            raise AppendLost(f"ledger {self.id}: {self._connection.refusal()}")
         if self._failed:
             raise OutcomeUnknown(f"an append to ledger {self.id} before this one failed")
         # All at once, before the first wait: the sidecar adds in the order of its requests.
