@@ -239,11 +239,11 @@ class HostService:
                 # Whoever started it gets one line, which a group would begin with "unhandled errors".
                 raise first_leaf(error) from None
         _log.info("host_ended")
-        if self._joins and self._supervised is not None and self._supervised.refusal:
+        if self._is_joined and self._supervised is not None and self._supervised.refusal:
             raise InvalidArgument(self._supervised.refusal)
 
     @property
-    def _joins(self) -> bool:
+    def _is_joined(self) -> bool:
         return not self._options.control
 
     def _opened(self) -> AbstractAsyncContextManager[ContainerRuntime]:
@@ -251,7 +251,7 @@ class HostService:
         return open_host(
             options.place,
             options.id,
-            config=without_restarts(self._config) if self._joins else self._config,
+            config=without_restarts(self._config) if self._is_joined else self._config,
             store_id=options.store_id,
             adopt=options.adopt,
             span=self._tracing,
@@ -300,7 +300,7 @@ class HostService:
                 store=runtime.store_id,
             )
 
-        async def outlast() -> None:
+        async def close_all() -> None:
             await orders.close_all()
 
         link = Link(
@@ -309,7 +309,7 @@ class HostService:
             redirect=locations.update,
             monitor=monitor,
             grace=self._config.server.orphan_grace,
-            outlast=outlast if self._joins else None,
+            on_grace_expired=close_all if self._is_joined else None,
         )
         async with anyio.create_task_group() as tasks:
             orders = Orders(runtime, report=link.report, drain=self._drain, tasks=tasks)
@@ -325,13 +325,13 @@ class HostService:
             tasks.cancel_scope.cancel()
 
     def _dialer(self, runtime: ContainerRuntime, host: str, new_id: Callable[[], str]) -> Dialer:
-        if not self._joins:
+        if not self._is_joined:
             return SocketDialer(self._options.control)
         if runtime.coordination is None:
             raise InvalidArgument(
                 f"{self._options.place} is a data folder, whose hosts `tierlog serve` starts itself"
             )
-        return RecordDialer(runtime.coordination, host, new_id)
+        return RecordDialer(runtime.coordination, runtime.store_id, host, new_id)
 
     async def _announce_welcome(self, link: Link, url: str) -> None:
         await link.welcomed.wait()
@@ -350,7 +350,7 @@ class HostService:
 
     async def _obey_signals(self) -> None:
         # A host of a supervisor has no terminal, and one that joins may have.
-        hang_up = self._joins and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        hang_up = self._is_joined and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
         more = (signal.SIGHUP,) if hang_up else ()
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *more) as signals:
             async for number in signals:

@@ -3,7 +3,7 @@ that it returns.
 
 Owns: its own host processes, the connections of all hosts, the timers, the version of the container map.
 Does not own: any decision (``fleet.py``), the form of messages (``control/``), HTTP (``admin.py``), the port
-and the record for hosts that join (``joins.py``).
+and the record for hosts that join (``join_listener.py``).
 
 Every event goes through ``_execute``: its commands are executed in order in one synchronous step, so events
 never interleave. A host's exit is seen from its process, a lost connection from the socket, a frozen host
@@ -70,7 +70,7 @@ from .control.messages import (
 )
 from .fleet import Fleet, FleetOptions
 from .hosts import HostPhase
-from .joins import Joins
+from .join_listener import JoinListener
 from .owner_news import OwnerNews
 from .processes import HostProcess, spawn
 from .statistics import (
@@ -122,19 +122,19 @@ class Supervisor:
         options: SupervisorOptions,
         random: Random,
         requests: S3RequestCounts | None = None,
-        joins: Joins | None = None,
+        join_listener: JoinListener | None = None,
         awaited: Sequence[str] = (),
     ) -> None:
         """``command(host)``: the command line that starts a host. ``orphans``: an earlier supervisor's hosts
-        that still run. ``requests`` counts those that the term makes to a bucket. ``joins``: where hosts of
-        other machines join; ``awaited`` are those that had joined before."""
+        that still run. ``requests`` counts those that the term makes to a bucket. ``join_listener``: where
+        hosts of other machines join; ``awaited`` are those that had joined before."""
         self._control = options.control
         self._command = command
         self._term = term
         self._orphans = orphans
         self._options = options
         self._requests = requests
-        self._joins = joins
+        self._join_listener = join_listener
         self.fleet = Fleet(containers, hosts, options.fleet, random, anyio.current_time(), awaited)
         self._admission = Admission(term, self.fleet, options.store)
         self.facts = {host: HostFacts() for host in self.fleet.hosts}
@@ -172,9 +172,10 @@ class Supervisor:
             self._tasks = await opened.enter_async_context(anyio.create_task_group())
             if listener is not None:
                 self._tasks.start_soon(accept_each, listener, self._serve)
-            if self._joins is not None:
-                self._tasks.start_soon(self._joins.serve, partial(self._serve, joins=self._joins))
-                self._tasks.start_soon(self._joins.publish)
+            if self._join_listener is not None:
+                joined = partial(self._serve, listener=self._join_listener)
+                self._tasks.start_soon(self._join_listener.serve, joined)
+                self._tasks.start_soon(self._join_listener.publish)
                 self._tasks.start_soon(self._greet_joined)
             self._tasks.start_soon(self._run_timers)
             self._tasks.start_soon(self._news.run)
@@ -398,8 +399,8 @@ class Supervisor:
             changed, self.changed = self.changed, anyio.Event()
             changed.set()
             self._news.note_moved(moved)
-        if self._joins is not None:
-            self._joins.note([host.id for host in self.fleet.hosts.values() if host.joined])
+        if self._join_listener is not None:
+            self._join_listener.note([host.id for host in self.fleet.hosts.values() if host.joined])
         if self.is_settled:
             self._settled.set()
 
@@ -455,15 +456,15 @@ class Supervisor:
 
     # --- connections -----------------------------------------------------------------------------
 
-    async def _serve(self, stream: anyio.abc.SocketStream, joins: Joins | None = None) -> None:
-        """One connection, from a host of its own or, with ``joins``, from one that joins."""
+    async def _serve(self, stream: anyio.abc.SocketStream, listener: JoinListener | None = None) -> None:
+        """One connection, from a host of its own or, with ``listener``, from one that joins."""
         connection = Connection(stream)
         async with stream, anyio.create_task_group() as tasks:
             tasks.start_soon(connection.write)
             try:
                 with connection.scope:
-                    if joins is None or await joins.prove(connection):
-                        await self._talk(connection, joined=joins is not None)
+                    if listener is None or await listener.prove(connection):
+                        await self._talk(connection, joined=listener is not None)
             except Unanswered as error:
                 _log.warning("connection_closed", reason=str(error))
             except ProtocolError as error:

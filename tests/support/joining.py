@@ -26,7 +26,7 @@ from tierlog.actors.supervisor.control.messages import (
 from tierlog.actors.supervisor.control.proof import answer_challenge, is_confirmed
 from tierlog.actors.supervisor.control.record import ControlRecord, decode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
-from tierlog.actors.supervisor.joins import Joins
+from tierlog.actors.supervisor.join_listener import JoinListener
 from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
 from tierlog.actors.supervisor.term import Term
 from tierlog.journal.coordination.contract import CONTROL
@@ -127,7 +127,15 @@ async def joinable(
 ) -> AsyncIterator[Joinable]:
     [listener] = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    record = ControlRecord(term, WORLD.id_bytes() * 2, "127.0.0.1", port, "node-a", tuple(awaited))
+    record = ControlRecord(
+        term,
+        WORLD.id_bytes() * 2,
+        "127.0.0.1",
+        port,
+        "node-a",
+        tuple(awaited),
+        bytes.fromhex(store) or bytes(16),
+    )
     supervisor = Supervisor(
         containers,
         [],
@@ -138,7 +146,7 @@ async def joinable(
             fleet=options or FleetOptions(silence=30, adoption=0), control="", heartbeat=1, store=store
         ),
         random=Random(1),
-        joins=Joins(coordination_in(bucket), listener, record, lambda: f"{next(_numbers):032x}"),
+        join_listener=JoinListener(coordination_in(bucket), listener, record, WORLD.id_bytes),
         awaited=awaited,
     )
     found = Joinable(supervisor, bucket)

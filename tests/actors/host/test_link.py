@@ -52,7 +52,7 @@ class Host:
         path: str,
         grace: float = 60,
         dialer: Dialer | None = None,
-        outlast: Callable[[], Awaitable[None]] | None = None,
+        on_grace_expired: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.obeyed: list[Order] = []
         self.owners: list[Owners] = []
@@ -66,7 +66,7 @@ class Host:
             redirect=self.owners.append,
             monitor=self.monitor,
             grace=grace,
-            outlast=outlast,
+            on_grace_expired=on_grace_expired,
         )
 
     async def hello(self, term: int) -> Hello:
@@ -289,26 +289,26 @@ async def test_v4_a_supervisor_that_is_not_heard_for_the_grace_is_none(path: str
     assert host.ended == "no supervisor for 0.1 s"
 
 
-async def test_v4_a_joined_host_outlasts_its_grace_once_and_says_hello_to_the_next_supervisor(
+async def test_v4_a_joined_host_closes_its_containers_once_after_its_grace_and_looks_on(
     path: str,
 ) -> None:
     closed = 0
-    outlasted = anyio.Event()
+    expired = anyio.Event()
 
-    async def outlast() -> None:
+    async def on_grace_expired() -> None:
         nonlocal closed
         closed += 1
-        outlasted.set()
+        expired.set()
 
-    host = Host(path, grace=0.05, outlast=outlast)
+    host = Host(path, grace=0.05, on_grace_expired=on_grace_expired)
     async with running(host):
-        await outlasted.wait()
+        await expired.wait()
         await anyio.sleep(0.2)
         assert closed == 1
         async with await listen(path) as listener, accepted(listener) as (connection, _):
             connection.send(Welcome(1, 30, 0.05))
-            outlasted = anyio.Event()
-        await outlasted.wait()
+            expired = anyio.Event()
+        await expired.wait()
     assert (closed, host.hellos, host.ended) == (2, 1, "")
 
 

@@ -4,9 +4,11 @@ they have read it (rules V1, V11 and V12)."""
 from __future__ import annotations
 
 import errno
+import hashlib
 import resource
 import socket
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,14 +17,14 @@ import attrs
 import pytest
 
 from support.http_server import until
-from support.joining import FixedTerm, Joinable, Line, coordination_in, hello, joinable
-from support.memory_objects import Bucket
+from support.joining import WORLD, FixedTerm, Joinable, Line, coordination_in, hello, joinable
+from support.memory_objects import Bucket, MemoryObjects
 from support.patience import scaled
 from tierlog.actors.gateway.server.connections import REFUSED_MAX
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire.errors import Conflict
 from tierlog.actors.store.opening import system_world
-from tierlog.actors.supervisor import joins, supervisor
+from tierlog.actors.supervisor import join_listener, supervisor
 from tierlog.actors.supervisor.admin import LIMITS, make_admin_app
 from tierlog.actors.supervisor.control import channel, messages
 from tierlog.actors.supervisor.control.channel import Connection
@@ -47,14 +49,16 @@ from tierlog.actors.supervisor.control.proof import PROOF_BYTES_MAX
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
-from tierlog.actors.supervisor.joins import joined_before
+from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
 from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import superseded
 from tierlog.journal.coordination.contract import CONTROL
-from tierlog.storage_backends.base.errors import NotOwner, Unavailable
+from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.storage_backends.base.checksum import Buffer
+from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, Unavailable
 
 pytestmark = pytest.mark.anyio
-WRONG = b"w" * 32
+WRONG, STORE = b"w" * 32, b"s" * 16
 
 
 def phase(found: Supervisor, host: str) -> HostPhase | None:
@@ -167,7 +171,7 @@ async def has_ended(line: Line) -> bool:
 async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(join_listener, "UNPROVEN_MAX", 3)
     async with joinable(Bucket()) as found:
         secret = (await found.record()).secret
         idle = [await challenged(found) for _ in range(6)]
@@ -185,7 +189,7 @@ async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out(
 async def test_v12_who_holds_most_connections_without_a_proof_loses_the_oldest_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(join_listener, "UNPROVEN_MAX", 3)
     addresses = iter(["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"])
     monkeypatch.setattr(channel, "_address_of", lambda raw: next(addresses))
     async with joinable(Bucket()) as found:
@@ -220,9 +224,9 @@ async def test_v6_a_connection_that_cannot_be_accepted_waits_and_one_that_fails_
     """A process without a descriptor left, and a fault of our own about one host."""
     monkeypatch.setattr(channel, "_ACCEPT_PAUSE", 0.001)
     async with joinable(Bucket()) as found:
-        joins = found.supervisor._joins
-        assert joins is not None
-        listener: Any = joins._listener
+        opened = found.supervisor._join_listener
+        assert opened is not None
+        listener: Any = opened._listener
         accept, failures = listener.accept, 3
 
         async def scarce() -> Any:
@@ -393,14 +397,14 @@ async def test_v11_the_record_names_the_hosts_that_joined_for_the_next_superviso
             assert await line.prove(secret)
             await line.send(hello("a"))
             with anyio.fail_after(scaled(10)):
-                while await joined_before(coordination_in(bucket)) != ("a",):
+                while await joined_before(coordination_in(bucket), STORE.hex()) != ("a",):
                     await anyio.sleep(0.01)
             assert (await found.record()).secret == secret
             found.supervisor.drain("a")
             while not isinstance(await line.receive(), Drain):
                 continue
         with anyio.fail_after(scaled(10)):
-            while await joined_before(coordination_in(bucket)) != ():
+            while await joined_before(coordination_in(bucket), STORE.hex()) != ():
                 await anyio.sleep(0.01)
 
 
@@ -427,6 +431,73 @@ async def test_v1_the_record_never_replaces_one_of_a_higher_term() -> None:
         async with joinable(bucket, term=2):
             await anyio.sleep(scaled(10))
     assert bucket.objects[CONTROL][0] == later
+
+
+async def test_v12_the_record_of_the_store_that_was_there_before_is_replaced() -> None:
+    bucket = Bucket()
+    other = ControlRecord(9, bytes(32), "10.0.0.9", 1, "node-b", ("x",), b"other store's id")
+    bucket.put(CONTROL, encode_control(other), "")
+    assert await joined_before(coordination_in(bucket), STORE.hex()) == (), "its hosts are another store's"
+    async with joinable(bucket, term=2, store=STORE.hex()) as found:
+        with anyio.fail_after(scaled(10)):
+            while (await found.record()).term != 2:
+                await anyio.sleep(0.01)
+        assert (await found.record()).store_id == STORE
+
+
+class ByContent(Bucket):
+    """Objects have their digest as version, as ETags in S3: equal bytes have the same one."""
+
+    def put(self, key: str, data: bytes, version: str) -> str | None:
+        if super().put(key, data, version) is None:
+            return None
+        self.objects[key] = (data, hashlib.sha256(data).hexdigest())
+        return self.objects[key][1]
+
+
+class Delaying(MemoryObjects):
+    """Delays one put, whose answer is lost."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(bucket)
+        self.is_due = False
+        self.late: tuple[bytes, str] | None = None
+
+    async def put(self, key: str, data: Sequence[Buffer], *, version: str = "") -> str | None:
+        if self.is_due:
+            self.is_due, self.late = False, (b"".join(data), version)
+            raise OutcomeUnknown("no answer")
+        return await super().put(key, data, version=version)
+
+
+async def test_d1_a_late_put_of_the_record_is_refused_though_its_hosts_are_those_of_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(join_listener, "_RETRY_SECONDS", 0.01)
+    bucket = ByContent()
+    objects = Delaying(bucket)
+    coordination = ObjectCoordination(objects, "", WORLD)
+    record = ControlRecord(1, bytes(32), "10.0.0.9", 1, "node-b", (), STORE)
+    [listener] = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners
+    joins = JoinListener(coordination, listener, record, WORLD.id_bytes)
+
+    async def published(*hosts: str) -> None:
+        joins.note(hosts)
+        while CONTROL not in bucket.objects or await joined_before(coordination, STORE.hex()) != hosts:
+            await anyio.sleep(0.001)
+
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(joins.publish)
+        with anyio.fail_after(scaled(10)):
+            await published()
+            objects.is_due = True
+            await published("a")
+            await published()
+        tasks.cancel_scope.cancel()
+    assert objects.late is not None
+    data, version = objects.late
+    assert bucket.put(CONTROL, data, version) is None
+    assert await joined_before(coordination, STORE.hex()) == ()
 
 
 async def test_v1_a_host_that_has_seen_a_higher_term_is_left_to_that_supervisor(
@@ -628,7 +699,7 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
             assert await line.prove((await found.record()).secret)
             await line.send(hello("a"))
             with anyio.fail_after(scaled(10)):
-                while await joined_before(coordination_in(bucket)) != ("a",):
+                while await joined_before(coordination_in(bucket), STORE.hex()) != ("a",):
                     await anyio.sleep(0.01)
             found.supervisor.stop()
             messages = []
@@ -636,4 +707,4 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
                 while (message := await line.receive()) is not None:
                     messages.append(message)
             assert not any(isinstance(each, Drain) for each in messages)
-            assert await joined_before(coordination_in(bucket)) == ("a",)
+            assert await joined_before(coordination_in(bucket), STORE.hex()) == ("a",)
