@@ -19,6 +19,7 @@ from ..supervisor.control.messages import (
     Close,
     Drain,
     Hello,
+    Leave,
     Lines,
     Message,
     Open,
@@ -90,7 +91,7 @@ class Link:
 
             # Hosts serve on without a supervisor, but nobody would replace one that fails.
             if not has_expired and anyio.current_time() - self._left >= self._grace:
-                if self._on_grace_expired is None:
+                if self._on_grace_expired is None or self._monitor.leaving:
                     return f"no supervisor for {self._grace:g} s"
                 # Before the next hello, which names what is served.
                 await self._on_grace_expired()
@@ -213,6 +214,11 @@ class Link:
                 # V1: an order on its way from a supervisor that was replaced meanwhile.
                 if message.term >= self.term:
                     obey(message)
+            case Leave(term):
+                # V10: the heartbeats say so from now on, to this supervisor and to the next.
+                if term >= self.term and not self._monitor.leaving:
+                    _log.info("drain_requested", reason="the supervisor's order")
+                    self._monitor.leaving = True
             case Owners():
                 self._redirect(message)
             case Refuse(reason):

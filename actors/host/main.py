@@ -298,6 +298,7 @@ class HostService:
                 machine=socket.gethostname(),
                 instance=instance,
                 store=runtime.store_id,
+                leaving=monitor.leaving,
             )
 
         async def close_all() -> None:

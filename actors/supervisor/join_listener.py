@@ -50,8 +50,8 @@ class JoinListener:
         record: ControlRecord,
         new_id: Callable[[], bytes],
     ) -> None:
-        """``record``: what is put first; its hosts are those that are awaited. ``new_id`` returns 16 bytes that
-        it never returned before, for nonces and put ids."""
+        """``record``: what is put first; its hosts are those that are awaited. ``new_id`` returns 16 bytes
+        that it never returned before, for nonces and put ids."""
         self._coordination = coordination
         self._listener = listener
         self._record = record
@@ -119,8 +119,8 @@ class JoinListener:
             await self._changed.wait()
 
     async def _put(self, record: ControlRecord) -> None:
-        # D1: a late put of an earlier attempt is not taken for this one, nor carried out after it: equal bytes
-        # would have the same version.
+        # D1: a late put of an earlier attempt is not taken for this one, nor carried out after it: equal
+        # bytes would have the same version.
         data = encode_control(attrs.evolve(record, put_id=self._new_id()))
         while True:
             found = await self._coordination.load(CONTROL)

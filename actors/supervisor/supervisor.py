@@ -52,6 +52,7 @@ from .commands import (
 )
 from .control.channel import Connection, accept_each, listen
 from .control.messages import (
+    LEAVE_SINCE,
     Close,
     Closed,
     Drain,
@@ -60,6 +61,7 @@ from .control.messages import (
     Fenced,
     Heartbeat,
     Hello,
+    Leave,
     Message,
     Open,
     Opened,
@@ -91,6 +93,8 @@ _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""
 GREETING_SECONDS = 0.5
 """Between two messages to a host that joined, by which it knows that this supervisor is there."""
+LEAVE_SECONDS = 5.0
+"""For which a host's confirmation that it leaves is waited for."""
 _LATE = 0.02
 """Seconds that the supervisor may be late without extending the hosts' deadlines."""
 
@@ -158,6 +162,8 @@ class Supervisor:
         self._settled = anyio.Event()
         self._all_ended = anyio.Event()
         self._superseded: NotOwner | None = None
+        self._leaving: dict[str, anyio.Event] = {}
+        """Set when the host has confirmed that it leaves."""
         self._held_back: list[OpenContainer] = []
         """Openings that wait for a check of the term."""
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -306,12 +312,29 @@ class Supervisor:
         """Open a fenced or quarantined container again."""
         self._execute(self.fleet.release(self.checked_container(index), self._now()))
 
-    def drain(self, host: str) -> None:
-        """Raises ``Conflict`` if the host does not serve: the fleet would forget the order."""
-        phase = self.fleet.hosts[self._checked_host(host)].phase
-        if phase not in (HostPhase.SERVING, HostPhase.DRAINING):
-            raise Conflict(f"{host} is {phase.value} and cannot be drained now")
-        self._execute(self.fleet.drain(host, self._now()))
+    async def drain(self, host: str) -> None:
+        """Returns when the host has confirmed it, and remembers it for the next supervisor (V10). Raises
+        ``Conflict`` if the host does not serve, and ``OutcomeUnknown`` without a timely answer."""
+        phase, connection = self.fleet.hosts[self._checked_host(host)].phase, self._connections.get(host)
+        if phase is HostPhase.DRAINING:
+            return
+        if phase is not HostPhase.SERVING or connection is None:
+            state = phase.value if phase is not HostPhase.SERVING else "not connected"
+            raise Conflict(f"{host} is {state} and cannot be drained now")
+        if connection.version < LEAVE_SINCE:
+            # One of the release before has no such memory.
+            self._execute(self.fleet.drain(host, self._now()))
+            return
+
+        confirmed = self._leaving.setdefault(host, anyio.Event())
+        connection.send(Leave(self._term.number))
+        with anyio.move_on_after(LEAVE_SECONDS):
+            await confirmed.wait()
+            return
+        raise OutcomeUnknown(
+            f"{host} did not confirm within {LEAVE_SECONDS:g} s that it drains: it may do so all the same, as"
+            f" `tierlog status` shows; if not, ask again"
+        )
 
     def start(self, host: str) -> None:
         """Raises ``Conflict`` if it joined."""
@@ -506,8 +529,11 @@ class Supervisor:
             joined=joined,
             instance=hello.instance,
             machine=machine,
+            leaving=hello.leaving,
         )
         self._execute(commands)
+        if hello.leaving:
+            self._note_leaving(host)
         if host in self.fleet.hosts and self.fleet.hosts[host].exit_ordered:
             connection.send(Drain(self._term.number))  # The order went to the connection before.
         while (message := await connection.receive()) is not None:
@@ -576,6 +602,12 @@ class Supervisor:
             commands += self.fleet.drain(host, now)
         if commands:
             self._execute(commands)
+        if beat.leaving:
+            self._note_leaving(host)
+
+    def _note_leaving(self, host: str) -> None:
+        if (confirmed := self._leaving.pop(host, None)) is not None:
+            confirmed.set()
 
     def _known(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):

@@ -22,10 +22,11 @@ import cattrs
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.ids import EPOCH_MAX
 
-OLDEST, VERSION = 1, 2
+OLDEST, VERSION = 1, 3
 """The versions that this build speaks: its own, and back to that of the release before. From version 2 on
-owners are sent in parts, and statistics with the heartbeats that have news."""
-_PARTS_SINCE = 2
+owners are sent in parts, and statistics with the heartbeats that have news; from version 3 on a host can be
+asked to leave."""
+_PARTS_SINCE, LEAVE_SINCE = 2, 3
 LINE_BYTES_MAX = 1 << 20
 OWNERS_MAX = 2048
 """Containers in one message about owners, each with a URL of some 300 bytes at most."""
@@ -105,6 +106,8 @@ class Hello:
     """Identifies its process among all that join with its id."""
     store: str = ""
     """The id of the store that it has opened, in hexadecimal; empty from a host that does not say."""
+    leaving: bool = False
+    """As in its heartbeats: it gets no containers meanwhile."""
 
 
 @attrs.frozen
@@ -115,8 +118,8 @@ class Heartbeat:
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     """Empty if they are as before."""
     leaving: bool = False
-    """It received SIGTERM and waits for its containers to be moved and for the order to exit. Sent with every
-    heartbeat, so that a supervisor that starts meanwhile learns it too."""
+    """It received SIGTERM or ``Leave``, and waits for its containers to be moved and for the order to exit.
+    Sent with every heartbeat, so that a supervisor that starts meanwhile learns it too."""
 
     @lag.validator
     def _(self, attribute: object, lag: float) -> None:
@@ -201,6 +204,14 @@ class Close:
 
 
 @attrs.frozen
+class Leave:
+    """Ask for your containers to be moved, and then for the order to exit, whoever the supervisor is: the
+    answer is the next heartbeat. Since version 3."""
+
+    term: int = attrs.field(validator=_at_most(EPOCH_MAX))
+
+
+@attrs.frozen
 class Drain:
     """Finish, close everything and exit."""
 
@@ -218,7 +229,7 @@ class Owners:
 
 
 Report = Proof | Hello | Heartbeat | Opened | Failed | Closed | Fenced | Ended
-Order = Challenge | Proved | Welcome | Refuse | Open | Close | Drain | Owners
+Order = Challenge | Proved | Welcome | Refuse | Open | Close | Leave | Drain | Owners
 Message = Report | Order
 
 _TYPES: Mapping[str, type] = {
@@ -238,6 +249,7 @@ _TYPES: Mapping[str, type] = {
         Refuse,
         Open,
         Close,
+        Leave,
         Drain,
         Owners,
     )

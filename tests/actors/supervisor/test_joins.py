@@ -8,8 +8,8 @@ import hashlib
 import resource
 import socket
 import struct
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -36,6 +36,7 @@ from tierlog.actors.supervisor.control.messages import (
     Drain,
     Heartbeat,
     Hello,
+    Leave,
     Message,
     Open,
     Opened,
@@ -59,6 +60,17 @@ from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, Unava
 
 pytestmark = pytest.mark.anyio
 WRONG, STORE = b"w" * 32, b"s" * 16
+
+
+@asynccontextmanager
+async def connected(found: Joinable, host: str, **more: Any) -> AsyncIterator[Line]:
+    """A host that has proven itself and said hello."""
+    line = await found.connect()
+    async with line.stream:
+        assert await line.prove((await found.record()).secret)
+        await line.send(attrs.evolve(hello(host), **{"newest": VERSION, **more}))
+        assert isinstance(await line.receive(), Welcome)
+        yield line
 
 
 def phase(found: Supervisor, host: str) -> HostPhase | None:
@@ -395,14 +407,18 @@ async def test_v11_the_record_names_the_hosts_that_joined_for_the_next_superviso
         line = await found.connect()
         async with line.stream:
             assert await line.prove(secret)
-            await line.send(hello("a"))
+            await line.send(attrs.evolve(hello("a"), newest=VERSION))
             with anyio.fail_after(scaled(10)):
                 while await joined_before(coordination_in(bucket), STORE.hex()) != ("a",):
                     await anyio.sleep(0.01)
             assert (await found.record()).secret == secret
-            found.supervisor.drain("a")
-            while not isinstance(await line.receive(), Drain):
-                continue
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(found.supervisor.drain, "a")
+                while not isinstance(await line.receive(), Leave):
+                    continue
+                await line.send(Heartbeat(1, 0.0, {}, leaving=True))
+                while not isinstance(await line.receive(), Drain):
+                    continue
         with anyio.fail_after(scaled(10)):
             while await joined_before(coordination_in(bucket), STORE.hex()) != ():
                 await anyio.sleep(0.01)
@@ -708,3 +724,48 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
                     messages.append(message)
             assert not any(isinstance(each, Drain) for each in messages)
             assert await joined_before(coordination_in(bucket), STORE.hex()) == ("a",)
+
+
+async def test_v10_a_drain_is_answered_when_the_host_has_confirmed_that_it_remembers_it() -> None:
+    """Before that it would be lost with this supervisor, or with the connection. The same answer comes from a
+    host that says so when it connects again."""
+    for confirms_by_hello in (False, True):
+        async with joinable(Bucket()) as found, connected(found, "a") as line:
+            answered = anyio.Event()
+
+            async def drain(supervisor: Supervisor = found.supervisor, done: anyio.Event = answered) -> None:
+                await supervisor.drain("a")
+                done.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(drain)
+                while not isinstance(await line.receive(), Leave):
+                    continue
+                await line.send(Heartbeat(1, 0.0))
+                await until(lambda: found.supervisor.fleet.hosts["a"].last_heard > 0)
+                assert not answered.is_set()
+                assert phase(found.supervisor, "a") is HostPhase.SERVING
+                async with AsyncExitStack() as more:
+                    if confirms_by_hello:
+                        await more.enter_async_context(connected(found, "a", leaving=True))
+                    else:
+                        await line.send(Heartbeat(2, 0.0, leaving=True))
+                    await answered.wait()
+                    assert phase(found.supervisor, "a") is HostPhase.DRAINING
+
+
+async def test_v10_a_drain_that_no_host_confirms_has_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "LEAVE_SECONDS", 0.05)
+    async with joinable(Bucket()) as found, connected(found, "a"):
+        with pytest.raises(OutcomeUnknown, match="a did not confirm within .* `tierlog status` shows"):
+            await found.supervisor.drain("a")
+        assert phase(found.supervisor, "a") is HostPhase.SERVING
+
+
+async def test_v13_a_host_of_the_release_before_is_drained_by_its_supervisor_alone() -> None:
+    async with joinable(Bucket()) as found, connected(found, "a", newest=2) as line:
+        await found.supervisor.drain("a")
+        while not isinstance(message := await line.receive(), Drain):
+            assert not isinstance(message, Leave)

@@ -469,7 +469,7 @@ def test_v1_a_supervisor_in_doubt_of_its_lease_moves_nothing_and_knows_nothing_a
             await anyio.sleep(lease)
             before = [each.host for each in supervisor.fleet.assignments]
             supervisor.openings.clear()
-            supervisor.drain("host-0")
+            await supervisor.drain("host-0")
             assert supervisor.is_ready, "all are served"
             assert [each.host for each in supervisor.fleet.assignments] == before
             found = supervisor.map()
