@@ -1,7 +1,8 @@
 """The host process: serves the store's containers over HTTP as the supervisor orders, which has started it
 or, for one that joined (`tierlog host --join`), is found by the store's bucket.
 
-Start: bind, open the folder, connect to the supervisor, which orders the rest. SIGTERM is a hand-over: what
+Start: bind, open the folder, connect to the supervisor, which orders the rest. A signal before a host has
+joined interrupts it, as the command line does. SIGTERM is a hand-over: what
 is not flushed is, within the budget (rule F9), and the supervisor is asked to open the containers elsewhere
 and then to order this host to exit (rule V10). The process drains on that order, on a second SIGTERM or one
 without a supervisor, if its containers were not moved within half of ``drain_limit``, after the grace without
@@ -229,7 +230,9 @@ class HostService:
         with bind(self._options.address, self._options.port) as listener:
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._obey_signals)
+                    # One that has not joined has nothing to hand over: a signal interrupts it at once.
+                    if not self._is_joined:
+                        await tasks.start(self._obey_signals)
                     tasks.start_soon(self._leave)
                     with anyio.CancelScope() as self._opening:
                         async with self._opened() as runtime:
@@ -317,7 +320,7 @@ class HostService:
             async with serve_http(app, listener, stop_timeout=self._config.timeouts.close):
                 self._supervised = link
                 tasks.start_soon(self._run_link, link, orders)
-                tasks.start_soon(self._announce_welcome, link, reached.url)
+                tasks.start_soon(self._announce_welcome, link, reached.url, tasks)
                 tasks.start_soon(monitor.watch, _Rounds(orders, link, monitor, heap))
                 await self._draining.wait()
                 gateway.drain()
@@ -334,8 +337,10 @@ class HostService:
             )
         return RecordDialer(runtime.coordination, runtime.store_id, host, new_id)
 
-    async def _announce_welcome(self, link: Link, url: str) -> None:
+    async def _announce_welcome(self, link: Link, url: str, tasks: anyio.abc.TaskGroup) -> None:
         await link.welcomed.wait()
+        if self._is_joined:
+            await tasks.start(self._obey_signals)
         self._announce(url)
 
     async def _run_link(self, link: Link, orders: Orders) -> None:
@@ -349,11 +354,14 @@ class HostService:
             if self._runtime is None and self._opening is not None:
                 self._opening.cancel()
 
-    async def _obey_signals(self) -> None:
+    async def _obey_signals(
+        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
         # A host of a supervisor has no terminal, and one that joins may have.
         hang_up = self._is_joined and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
         more = (signal.SIGHUP,) if hang_up else ()
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *more) as signals:
+            task_status.started()
             async for number in signals:
                 if self._draining.is_set():
                     self._force_exit()
