@@ -54,9 +54,7 @@ async def test_a_connection_that_is_reset_before_it_was_used_is_a_lost_exchange(
 
     assert isinstance(lost, TransportFailure)
     assert lost.sent is takes_body, "only an exchange whose body nobody began to send may be repeated freely"
-    assert (
-        lost.reason
-        == f"POST http://h/v1/segments/s/append: the connection broke: {OSError(BROKEN[breaks], os.strerror(BROKEN[breaks]))}"
-    )
+    error = OSError(BROKEN[breaks], os.strerror(BROKEN[breaks]))
+    assert lost.reason == f"POST http://h/v1/segments/s/append: the connection broke: {error}"
     assert transport.in_flight == 0
     await transport.aclose()
