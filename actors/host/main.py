@@ -151,13 +151,21 @@ class ContainerLocations:
         self._runtime = runtime
         self._own_url = own_url
         self._urls: Mapping[int, str] = {}
+        self._absences: Mapping[int, str] = {}
         self._version = 0
 
     def update(self, owners: Owners) -> None:
         urls = {**self._urls, **owners.urls} if owners.is_part else owners.urls
         # What is served here is known better: what ended since would lead requests from this host to itself.
         self._urls = {index: url for index, url in urls.items() if url != self._own_url}
+        kept = self._absences if owners.is_part else {}
+        self._absences = {i: why for i, why in kept.items() if i not in owners.urls} | dict(owners.absences)
         self._version += 1
+
+    def absence_of(self, index: int) -> str:
+        """Why the container stays closed until an operator opens it, by the supervisor's last word; empty if
+        it does not."""
+        return self._absences.get(index, "")
 
     def url_of(self, index: int) -> str | None:
         return self._urls.get(index) or None
@@ -270,6 +278,7 @@ class HostService:
             world,
             container_map=locations.map,
             owner_of=locations.url_of,
+            absence_of=locations.absence_of,
             tracing=self._tracing,
             limits=ServerLimits(
                 connections=self._config.server.connections,

@@ -150,7 +150,8 @@ class Supervisor:
         """The one process of each host."""
         self._watched: set[HostProcess] = set()
         self._connections: dict[str, Connection] = {}
-        self._owners: dict[int, tuple[str, int]] = {}
+        self._owners: dict[int, tuple[str, int] | str] = {}
+        """Each owner and its epoch, or why the container stays closed."""
         self._news = OwnerNews(self.fleet, self._connections)
         self._map: ContainerMap | None = None
         self._map_known: tuple[int, int, float] = (0, 0, 0)
@@ -410,10 +411,11 @@ class Supervisor:
             assignment = self.fleet.assignments[index]
             self.failover_times.note(assignment, now)
             is_served = assignment.phase is AssignmentPhase.SERVING
-            owner = (assignment.host, assignment.epoch) if is_served else None
-            if owner != self._owners.pop(index, None):
+            closed = assignment.absence if assignment.is_withheld else ""
+            owner = (assignment.host, assignment.epoch) if is_served else closed
+            if owner != self._owners.pop(index, ""):
                 moved.add(index)
-            if owner is not None:
+            if owner:
                 self._owners[index] = owner
         self.fleet.assignments.changed.clear()
         if moved:

@@ -118,7 +118,7 @@ class SupervisorProcess:
                         heartbeat=size.heartbeat,
                     ),
                     random=Random(world.random.random()),
-                    join_listener=JoinListener(coordination, self._listener, record, world.id_bytes),
+                    join_listener=JoinListener(coordination, self._listener, record, ids.id_bytes),
                     awaited=awaited,
                 )
                 await self.supervisor.run()
