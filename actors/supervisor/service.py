@@ -46,8 +46,9 @@ from .control.record import ControlRecord
 from .fleet import FleetOptions
 from .hosts import is_own_id, own_id
 from .join_listener import JoinListener, joined_before
+from .options import SupervisorOptions
 from .served_store import ServedStore, StoreAsked, check_place, open_served
-from .supervisor import Supervisor, SupervisorOptions
+from .supervisor import Supervisor
 from .term import Term, claim_term
 
 _log = get_logger("service")

@@ -30,7 +30,6 @@ import anyio
 import anyio.abc
 import attrs
 
-from ...storage_backends.base.arguments import APPEND_BYTES_MAX
 from ...storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.lock_files import Owner
@@ -61,7 +60,6 @@ from .control.messages import (
     Fenced,
     Heartbeat,
     Hello,
-    Leave,
     Message,
     Open,
     Opened,
@@ -70,9 +68,11 @@ from .control.messages import (
     Unanswered,
     Welcome,
 )
-from .fleet import Fleet, FleetOptions
+from .fleet import Fleet
 from .hosts import HostPhase
 from .join_listener import JoinListener
+from .leaving import Leaving
+from .options import SupervisorOptions
 from .owner_news import OwnerNews
 from .processes import HostProcess, spawn
 from .statistics import (
@@ -93,25 +93,8 @@ _BEATS_MISSED = 2.5
 """Heartbeats missed before a host's state in /proc is read."""
 GREETING_SECONDS = 0.5
 """Between two messages to a host that joined, by which it knows that this supervisor is there."""
-LEAVE_SECONDS = 5.0
-"""For which a host's confirmation that it leaves is waited for."""
 _LATE = 0.02
 """Seconds that the supervisor may be late without extending the hosts' deadlines."""
-
-
-@attrs.frozen(kw_only=True)
-class SupervisorOptions:
-    fleet: FleetOptions
-    control: str
-    """The path of the control socket; empty without hosts of its own."""
-    heartbeat: float = 0.1
-    """Seconds between a host's heartbeats."""
-    orphan_grace: float = 60
-    """Seconds that a host serves on without a supervisor."""
-    append_bytes_max: int = APPEND_BYTES_MAX
-    """The largest append that the hosts take, in bytes; clients learn it from the map."""
-    store: str = ""
-    """The store's id in hexadecimal, which hosts must have too."""
 
 
 class Supervisor:
@@ -163,8 +146,7 @@ class Supervisor:
         self._settled = anyio.Event()
         self._all_ended = anyio.Event()
         self._superseded: NotOwner | None = None
-        self._leaving: dict[str, anyio.Event] = {}
-        """Set when the host has confirmed that it leaves."""
+        self._leaving = Leaving()
         self._held_back: list[OpenContainer] = []
         """Openings that wait for a check of the term."""
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -327,15 +309,7 @@ class Supervisor:
             self._execute(self.fleet.drain(host, self._now()))
             return
 
-        confirmed = self._leaving.setdefault(host, anyio.Event())
-        connection.send(Leave(self._term.number))
-        with anyio.move_on_after(LEAVE_SECONDS):
-            await confirmed.wait()
-            return
-        raise OutcomeUnknown(
-            f"{host} did not confirm within {LEAVE_SECONDS:g} s that it drains: it may do so all the same, as"
-            f" `tierlog status` shows; if not, ask again"
-        )
+        await self._leaving.ask(host, connection, self._term.number)
 
     def start(self, host: str) -> None:
         """Raises ``Conflict`` if it joined."""
@@ -535,7 +509,7 @@ class Supervisor:
         )
         self._execute(commands)
         if hello.leaving:
-            self._note_leaving(host)
+            self._leaving.note(host)
         if host in self.fleet.hosts and self.fleet.hosts[host].exit_ordered:
             connection.send(Drain(self._term.number))  # The order went to the connection before.
         while (message := await connection.receive()) is not None:
@@ -605,11 +579,7 @@ class Supervisor:
         if commands:
             self._execute(commands)
         if beat.leaving:
-            self._note_leaving(host)
-
-    def _note_leaving(self, host: str) -> None:
-        if (confirmed := self._leaving.pop(host, None)) is not None:
-            confirmed.set()
+            self._leaving.note(host)
 
     def _known(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):

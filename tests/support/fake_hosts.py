@@ -24,7 +24,8 @@ from tierlog.actors.supervisor.control.channel import Connection
 from tierlog.actors.supervisor.control.messages import VERSION, Heartbeat, Leave, Order
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
-from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
+from tierlog.actors.supervisor.options import SupervisorOptions
+from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import Term
 
 

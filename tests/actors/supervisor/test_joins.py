@@ -4,12 +4,10 @@ they have read it (rules V1, V11 and V12)."""
 from __future__ import annotations
 
 import errno
-import hashlib
 import resource
 import socket
 import struct
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -17,8 +15,8 @@ import attrs
 import pytest
 
 from support.http_server import until
-from support.joining import WORLD, FixedTerm, Joinable, Line, coordination_in, hello, joinable
-from support.memory_objects import Bucket, MemoryObjects
+from support.joining import FixedTerm, Joinable, Line, coordination_in, hello, joinable
+from support.memory_objects import Bucket
 from support.patience import scaled
 from tierlog.actors.gateway.server.connections import REFUSED_MAX
 from tierlog.actors.gateway.server.listener import bind, serve_http
@@ -50,27 +48,14 @@ from tierlog.actors.supervisor.control.proof import PROOF_BYTES_MAX
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
-from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
+from tierlog.actors.supervisor.join_listener import joined_before
 from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import superseded
 from tierlog.journal.coordination.contract import CONTROL
-from tierlog.journal.coordination.objects import ObjectCoordination
-from tierlog.storage_backends.base.checksum import Buffer
-from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, Unavailable
+from tierlog.storage_backends.base.errors import NotOwner, Unavailable
 
 pytestmark = pytest.mark.anyio
 WRONG, STORE = b"w" * 32, b"s" * 16
-
-
-@asynccontextmanager
-async def connected(found: Joinable, host: str, **more: Any) -> AsyncIterator[Line]:
-    """A host that has proven itself and said hello."""
-    line = await found.connect()
-    async with line.stream:
-        assert await line.prove((await found.record()).secret)
-        await line.send(attrs.evolve(hello(host), **{"newest": VERSION, **more}))
-        assert isinstance(await line.receive(), Welcome)
-        yield line
 
 
 def phase(found: Supervisor, host: str) -> HostPhase | None:
@@ -449,73 +434,6 @@ async def test_v1_the_record_never_replaces_one_of_a_higher_term() -> None:
     assert bucket.objects[CONTROL][0] == later
 
 
-async def test_v12_the_record_of_the_store_that_was_there_before_is_replaced() -> None:
-    bucket = Bucket()
-    other = ControlRecord(9, bytes(32), "10.0.0.9", 1, "node-b", ("x",), b"other store's id")
-    bucket.put(CONTROL, encode_control(other), "")
-    assert await joined_before(coordination_in(bucket), STORE.hex()) == (), "its hosts are another store's"
-    async with joinable(bucket, term=2, store=STORE.hex()) as found:
-        with anyio.fail_after(scaled(10)):
-            while (await found.record()).term != 2:
-                await anyio.sleep(0.01)
-        assert (await found.record()).store_id == STORE
-
-
-class ByContent(Bucket):
-    """Objects have their digest as version, as ETags in S3: equal bytes have the same one."""
-
-    def put(self, key: str, data: bytes, version: str) -> str | None:
-        if super().put(key, data, version) is None:
-            return None
-        self.objects[key] = (data, hashlib.sha256(data).hexdigest())
-        return self.objects[key][1]
-
-
-class Delaying(MemoryObjects):
-    """Delays one put, whose answer is lost."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        super().__init__(bucket)
-        self.is_due = False
-        self.late: tuple[bytes, str] | None = None
-
-    async def put(self, key: str, data: Sequence[Buffer], *, version: str = "") -> str | None:
-        if self.is_due:
-            self.is_due, self.late = False, (b"".join(data), version)
-            raise OutcomeUnknown("no answer")
-        return await super().put(key, data, version=version)
-
-
-async def test_d1_a_late_put_of_the_record_is_refused_though_its_hosts_are_those_of_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(join_listener, "_RETRY_SECONDS", 0.01)
-    bucket = ByContent()
-    objects = Delaying(bucket)
-    coordination = ObjectCoordination(objects, "", WORLD)
-    record = ControlRecord(1, bytes(32), "10.0.0.9", 1, "node-b", (), STORE)
-    [listener] = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners
-    joins = JoinListener(coordination, listener, record, WORLD.id_bytes)
-
-    async def published(*hosts: str) -> None:
-        joins.note(hosts)
-        while CONTROL not in bucket.objects or await joined_before(coordination, STORE.hex()) != hosts:
-            await anyio.sleep(0.001)
-
-    async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(joins.publish)
-        with anyio.fail_after(scaled(10)):
-            await published()
-            objects.is_due = True
-            await published("a")
-            await published()
-        tasks.cancel_scope.cancel()
-    assert objects.late is not None
-    data, version = objects.late
-    assert bucket.put(CONTROL, data, version) is None
-    assert await joined_before(coordination, STORE.hex()) == ()
-
-
 async def test_v1_a_host_that_has_seen_a_higher_term_is_left_to_that_supervisor(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -724,48 +642,3 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
                     messages.append(message)
             assert not any(isinstance(each, Drain) for each in messages)
             assert await joined_before(coordination_in(bucket), STORE.hex()) == ("a",)
-
-
-async def test_v10_a_drain_is_answered_when_the_host_has_confirmed_that_it_remembers_it() -> None:
-    """Before that it would be lost with this supervisor, or with the connection. The same answer comes from a
-    host that says so when it connects again."""
-    for confirms_by_hello in (False, True):
-        async with joinable(Bucket()) as found, connected(found, "a") as line:
-            answered = anyio.Event()
-
-            async def drain(supervisor: Supervisor = found.supervisor, done: anyio.Event = answered) -> None:
-                await supervisor.drain("a")
-                done.set()
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(drain)
-                while not isinstance(await line.receive(), Leave):
-                    continue
-                await line.send(Heartbeat(1, 0.0))
-                await until(lambda: found.supervisor.fleet.hosts["a"].last_heard > 0)
-                assert not answered.is_set()
-                assert phase(found.supervisor, "a") is HostPhase.SERVING
-                async with AsyncExitStack() as more:
-                    if confirms_by_hello:
-                        await more.enter_async_context(connected(found, "a", leaving=True))
-                    else:
-                        await line.send(Heartbeat(2, 0.0, leaving=True))
-                    await answered.wait()
-                    assert phase(found.supervisor, "a") is HostPhase.DRAINING
-
-
-async def test_v10_a_drain_that_no_host_confirms_has_an_unknown_outcome(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervisor, "LEAVE_SECONDS", 0.05)
-    async with joinable(Bucket()) as found, connected(found, "a"):
-        with pytest.raises(OutcomeUnknown, match="a did not confirm within .* `tierlog status` shows"):
-            await found.supervisor.drain("a")
-        assert phase(found.supervisor, "a") is HostPhase.SERVING
-
-
-async def test_v13_a_host_of_the_release_before_is_drained_by_its_supervisor_alone() -> None:
-    async with joinable(Bucket()) as found, connected(found, "a", newest=2) as line:
-        await found.supervisor.drain("a")
-        while not isinstance(message := await line.receive(), Drain):
-            assert not isinstance(message, Leave)

@@ -24,8 +24,9 @@ from tierlog.actors.supervisor.balance import shares
 from tierlog.actors.supervisor.control.record import ControlRecord
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
+from tierlog.actors.supervisor.options import SupervisorOptions
 from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
-from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
+from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import TermOptions, claim_term
 from tierlog.journal.coordination.objects import ObjectCoordination
 from tierlog.storage_backends.base.object_store import StoredObject
