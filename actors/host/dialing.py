@@ -80,10 +80,13 @@ class RecordDialer(Dialer):
     pause_max = 0.5
     quiet = 2.0
 
-    def __init__(self, coordination: Coordination, url_host: str, new_nonce: Callable[[], str]) -> None:
-        """``url_host``: the address that the host tells clients. ``new_nonce`` returns 32 hexadecimal digits
-        that were never used."""
+    def __init__(
+        self, coordination: Coordination, store: str, url_host: str, new_nonce: Callable[[], str]
+    ) -> None:
+        """``store``: the id in hexadecimal of the store that the host has opened. ``url_host``: the address
+        that it tells clients. ``new_nonce`` returns 32 hexadecimal digits that were never used."""
         self._coordination = coordination
+        self._store = store
         self._url_host = url_host
         self._new_nonce = new_nonce
         self._logged = ""
@@ -124,6 +127,12 @@ class RecordDialer(Dialer):
 
     async def _dial(self, term: int) -> socket.socket:
         record = await self._record()
+        # V11: before its term, which is another store's.
+        if not record.is_of(self._store):
+            raise Refused(
+                f"this host has store {self._store} open, and the supervisor on {record.machine} is that of "
+                f"store {record.store_id.hex()}, which was made in its place: start the host again"
+            )
         # V1: that of a supervisor that was replaced, and whose successor's comes.
         if record.term < term:
             raise Unavailable(

@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 
 from ...storage_backends.base.errors import (
     NotOwner,
+    OutcomeUnknown,
     Throttled,
     TierlogError,
     Unavailable,
@@ -280,10 +281,10 @@ async def open_container(call: AdminCall, body: Nothing) -> Answer:
     return _accepted(call)
 
 
-@_command("/v1/hosts/{host}/drain", "drain", NoSuchHost, Conflict)
+@_command("/v1/hosts/{host}/drain", "drain", NoSuchHost, Conflict, OutcomeUnknown)
 async def drain(call: AdminCall, body: Nothing) -> Answer:
     """Move a host's containers to others, and restart it, or let it exit if it joined."""
-    call.server.supervisor.drain(call.scope["path_params"]["host"])
+    await call.server.supervisor.drain(call.scope["path_params"]["host"])
     return _accepted(call)
 
 

@@ -29,7 +29,6 @@ from .placement import Placement
 PERMANENT_FAILURES = frozenset({"corrupt", "mismatch", "poisoned"})
 """Kinds of failure that no other attempt can repair."""
 HOUR = 3600.0
-_DRAINED_MAX = 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -81,8 +80,6 @@ class Fleet:
         self._placement.not_before = now + options.adoption
         self.await_joined(now)
         self._rolling: list[str] = []
-        self._drained: dict[str, str] = {}
-        """The process of each joined host that was forgotten while it drained."""
 
     @property
     def failovers(self) -> int:
@@ -133,10 +130,11 @@ class Fleet:
         joined: bool = False,
         instance: str = "",
         machine: str = "",
+        leaving: bool = False,
     ) -> list[Command]:
         """A host connected that ``refusal`` admits. ``served``: the epoch of each container that it serves,
         by whichever supervisor's order, each just checked against its log, so that containers that others
-        opened since are not in it.
+        opened since are not in it. ``leaving``: it asks to be drained.
 
         Orders sent on an earlier connection are void: the host has only what it names.
         """
@@ -150,9 +148,6 @@ class Fleet:
         host.pid, host.url, host.last_heard = pid, url, now
         host.instance, host.machine = instance, machine
         host.step(HostEvent.HELLO, now)
-        # V11: it lost its connection, or was not done in time, and its orders with it.
-        if joined and self._drained.pop(host_id, None) == instance:
-            host.step(HostEvent.DRAIN, now)
         for assignment in self.assignments.held(host_id):
             if assignment.index not in served:
                 self._placement.lose(assignment, now)
@@ -161,6 +156,9 @@ class Fleet:
             for index, epoch in sorted(served.items())
             if not self._adopt(host, index, epoch, now)
         ]
+        # V10: it lost its connection or its supervisor, and the order to exit with it. What it serves moves.
+        if leaving:
+            host.step(HostEvent.DRAIN, now)
         if not self._more_hosts_may_report():
             self._placement.not_before = now
         return [*closes, *self.tick(now)]
@@ -419,8 +417,8 @@ class Fleet:
 
     def _next_orders(self, now: float) -> list[Command]:
         commands: list[Command] = list(self._placement.orders(now))
-        # If no host accepts its containers, a draining host keeps them to the end.
-        keeps = not self._placement.accepting
+        # If no host accepts its containers, nor may report yet (V4), a draining host keeps them to the end.
+        keeps = not self._placement.accepting and now >= self._placement.not_before
         for host in self.hosts.values():
             if (
                 host.phase is HostPhase.DRAINING
@@ -445,10 +443,6 @@ class Fleet:
     def _forget(self, host: Host, now: float) -> list[Command]:
         """A joined host is gone for good, as far as is known: it may join again."""
         del self.hosts[host.id]
-        if host.phase is HostPhase.DRAINING:
-            self._drained[host.id] = host.instance
-            if len(self._drained) > _DRAINED_MAX:
-                del self._drained[next(iter(self._drained))]
         return [ForgetHost(host.id), *self._lose(host, now)]
 
     def _lose(self, host: Host, now: float) -> list[Command]:

@@ -199,6 +199,12 @@ def owners(fleet: Fleet) -> dict[int, str]:
     return {index: url for index, url in found if url}
 
 
+def absences(fleet: Fleet) -> dict[int, str]:
+    """Why each container that stays closed does."""
+    indexes = sorted(index for phase in WITHHELD for index in fleet.assignments.of("", phase))
+    return {index: fleet.assignments[index].absence for index in indexes}
+
+
 def _assignment(fleet: Fleet, assignment: Assignment, now: float) -> ContainerAssignment:
     # Not while it opens or closes: a client that is sent there would be refused.
     if assignment.phase is not AssignmentPhase.SERVING:

@@ -24,6 +24,7 @@ from ....storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from ...kernel.lost_sockets import lost_sockets
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome, decode_outcomes, encode_batch
 from ..wire.errors import OwnedElsewhere, from_problem, is_problem
@@ -325,14 +326,13 @@ class _Answered:
 
     async def _send(self) -> httpx.Response:
         try:
-            return await self._pool.handle_async_request(self._request)
-        except AttributeError as error:
+            with lost_sockets():
+                return await self._pool.handle_async_request(self._request)
+        except ConnectionResetError as error:
             body = self._request.stream
             if isinstance(body, SentBody) and not body.is_asked:
-                # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
-                # has taken that away already.
                 raise httpx.ConnectError("the connection was reset") from error
-            raise httpx.ReadError(str(error)) from error
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         assert self._answer is not None

@@ -125,3 +125,27 @@ def test_a_wide_terminal_shows_every_column_on_one_line_each() -> None:
     every = "host phase machine pid containers lag storage starts last exit"
     assert any(" ".join(line.split()) == every for line in shown)
     assert any(line.rstrip().endswith(REASON) for line in shown)
+
+
+@pytest.mark.parametrize("phase", ["silent", "serving"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_drain_of_the_last_host_asks_first(
+    run: Run, phase: str, joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    first, second = STATUS["hosts"]
+    status = {**STATUS, "hosts": [{**first, "joined": joined}, {**second, "phase": phase}]}
+    with scripted(lambda received: json_answer(status)) as server:
+        refused = run("host", "drain", "host-0", "--url", server.url)
+        asked = [received.method for received in server.received]
+        agreed = run("host", "drain", "host-0", "--yes", "--url", server.url)
+    assert agreed.code == 0
+    if phase == "serving":
+        assert (refused.code, asked) == (0, ["GET", "POST"]), "the other host takes them"
+        return
+    until = "another host joins" if joined else "it is back"
+    assert (refused.code, asked) == (1, ["GET"])
+    assert refused.err == (
+        "error: no other host accepts containers: 1 container of host-0 will have no host until "
+        f"{until}; not confirmed: add --yes\n"
+    )

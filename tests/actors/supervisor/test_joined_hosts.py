@@ -164,6 +164,20 @@ def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once
     assert (world.forgotten, set(world.owners.values())) == (["a"], {"b"})
 
 
+def test_v10_the_next_supervisor_goes_on_with_a_drain() -> None:
+    """The host names it in its hello, and is ordered to close what it serves, and to exit."""
+    world = joined(4, "a", "b")
+    follow(world, "a", "b")
+    world.say_hello("a", leaving=True)
+    assert world.host_phase("a") is HostPhase.DRAINING
+    world.run(0.2)
+    assert world.count(DrainHost) == 0, "others may take its containers"
+    world.say_hello("b")
+    world.run(1)
+    assert set(world.owners.values()) == {"b"}
+    assert (world.forgotten, world.count(DrainHost), world.fleet.failovers) == (["a"], 1, 0)
+
+
 @pytest.mark.parametrize("seconds", [0.2, OPTIONS.drain_limit + 1])
 def test_v11_a_joined_host_that_is_forgotten_while_it_drains_goes_on_with_it(
     seconds: float, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +191,7 @@ def test_v11_a_joined_host_that_is_forgotten_while_it_drains_goes_on_with_it(
         if "a" in world.fleet.hosts:
             world.do(world.fleet.disconnected("a", world.now))
     assert world.forgotten == ["a"]
-    world.say_hello("a")
+    world.say_hello("a", leaving=True)
     assert list(world.alive) == ["b"]
 
     world.join("a")

@@ -24,7 +24,7 @@ from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
 from tierlog.actors.gateway.client.container_map import is_complete
 from tierlog.actors.supervisor.commands import Command, OpenContainer
-from tierlog.actors.supervisor.joins import joined_before
+from tierlog.actors.supervisor.join_listener import joined_before
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
 from tierlog.journal.coordination.contract import CONTROL, SUPERVISOR, TERM, Lease, Record
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
@@ -200,7 +200,7 @@ async def test_v1_a_bucket_that_is_away_ends_no_standby(name: str) -> None:
     options = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
     bucket = Bucket()
     coordination = Away(bucket, name, AWAY)
-    find_awaited = partial(joined_before, coordination)
+    find_awaited = partial(joined_before, coordination, IDENTITY.store_id.hex())
     async with claim_term(coordination, IDENTITY, b"s" * 16, options, find_awaited) as term:
         assert not coordination.answers
         assert term.is_held()
@@ -211,7 +211,7 @@ async def test_v1_a_bucket_that_is_away_ends_no_standby(name: str) -> None:
                 IDENTITY,
                 b"t" * 16,
                 TermOptions.watched(LEASE, takes_over=False),
-                find_awaited=partial(joined_before, Away(bucket, name, [error])),
+                find_awaited=partial(joined_before, Away(bucket, name, [error]), IDENTITY.store_id.hex()),
             ):
                 raise AssertionError("it started")
 
@@ -469,7 +469,7 @@ def test_v1_a_supervisor_in_doubt_of_its_lease_moves_nothing_and_knows_nothing_a
             await anyio.sleep(lease)
             before = [each.host for each in supervisor.fleet.assignments]
             supervisor.openings.clear()
-            supervisor.drain("host-0")
+            await supervisor.drain("host-0")
             assert supervisor.is_ready, "all are served"
             assert [each.host for each in supervisor.fleet.assignments] == before
             found = supervisor.map()

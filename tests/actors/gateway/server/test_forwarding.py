@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from support.http_server import Wrapped, everything, everything_while_it_drips, until
+from support.lost_sockets import ask_lost_socket
 from support.scripted_server import Answer, Fault, Received, json_answer, problem, script_of, scripted
 from support.spans import Recorder
 from support.two_hosts import Host, host, name_in, two_hosts
@@ -292,7 +293,8 @@ class Failing(httpx.AsyncBaseTransport):
         if self._asks:
             assert isinstance(request.stream, httpx.AsyncByteStream)
             await anext(aiter(request.stream))
-        raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+        ask_lost_socket()
+        raise AssertionError("it breaks")
 
 
 @pytest.mark.parametrize("in_batch", [False, True])
