@@ -342,7 +342,7 @@ async def test_b11_a_sidecar_whose_files_were_damaged_since_is_not_started(
     mirror: Mirror, tmp_path: Path, java: Path
 ) -> None:
     installation = await install_from(mirror, tmp_path / "into")
-    service = SidecarService(installation.program(), SidecarOptions(servers="zk1:2181"))
+    service = SidecarService(installation.program(), SidecarOptions(servers="127.0.0.1:1"))
     installation.jar(LIST[0]).write_bytes(b"A" * LIST[0].size)
     async with anyio.create_task_group() as tasks:
         await tasks.start(service.run)
