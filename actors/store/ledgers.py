@@ -53,7 +53,7 @@ _OF_FILE_SYSTEMS = {"lost+found"}
 """What the root of a file system has when it is empty."""
 _LOST_RECORDS = (
     "If its records in ZooKeeper were lost, and its logs with them, `tierlog recover --from-lts` recovers "
-    "what long-term storage has into a data folder; a folder of chunks must be moved there first, as its lts/"
+    "what long-term storage has into a data folder; --chunks names it"
 )
 
 
