@@ -106,6 +106,43 @@ async def test_what_was_acked_is_there_on_another_machine(here: Machine, elsewhe
         assert (await store.segment_info(NAME)).flushed_length == 200_008
 
 
+@pytest.mark.parametrize("inner", ["wal/x", "lts/a/b", "store", "beside"])
+async def test_a_store_is_not_made_inside_another_one(here: Machine, server: S3Server, inner: str) -> None:
+    async with here.open():
+        pass
+    before = set(server.objects())
+    message = f"{PLACE}/{inner}/ is inside the store {PLACE}/: name that one"
+    with pytest.raises(InvalidArgument, match=message):
+        async with here.open(f"{PLACE}/{inner}"):
+            pass
+    # Nor are the chunks of one whose logs are elsewhere.
+    with pytest.raises(InvalidArgument, match=message):
+        async with open_store(here.disk.with_name("data"), config=here.settings(chunks=f"{PLACE}/{inner}")):
+            pass
+    assert set(server.objects()) == before
+    # The first part of a name is none of its parts.
+    async with here.open(f"{PLACE}{inner.replace('/', '-')}"):
+        pass
+
+
+async def test_a_store_is_not_made_inside_long_term_storage(here: Machine) -> None:
+    async with open_store(
+        here.disk.with_name("data"), config=here.settings(chunks=f"{PLACE}/chunks")
+    ) as store:
+        await fill(store)
+        await store.flush()
+    with pytest.raises(InvalidArgument, match=f"is inside the long-term storage {PLACE}/chunks/: name"):
+        async with here.open(f"{PLACE}/chunks/app"):
+            pass
+
+
+async def test_credentials_may_be_for_the_prefix_alone(here: Machine, server: S3Server) -> None:
+    for key in ("_system/store", "stores/store"):
+        server.fail(Fault("GetObject", key=key, refuse=(403, "AccessDenied")))
+    async with here.open() as store:
+        await fill(store)
+
+
 async def test_everything_is_below_the_prefix_and_nothing_needed_is_local(
     here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
