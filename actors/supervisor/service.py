@@ -173,6 +173,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 served_store.term,
                 # In a data folder, which only this machine has, none can join.
                 None if options.store.is_local else partial(joined_before, served_store.coordination),
+                None if options.store.is_local else served_store.confirm,
             ) as term,
         ):
             orphans = await _find_orphans(files, options.store)

@@ -81,6 +81,15 @@ async def test_chunks_of_a_store_elsewhere_are_refused() -> None:
         await identify(FaultyObjects(bucket))
 
 
+@pytest.mark.parametrize("name", ["term", "control"])
+async def test_records_that_only_a_store_has_are_of_one_that_lost_its_identity(name: str) -> None:
+    bucket = Bucket()
+    bucket.put(name, b"x", "")
+    with pytest.raises(DataCorruption, match=f"there is memory:{name}: put the identity back, or, for a new"):
+        await identify(FaultyObjects(bucket))
+    assert list(bucket.objects) == [name]
+
+
 IDENTITY_OF_ANOTHER = encode(StoreIdentity(bytes(16), bytes(16), 4, 0))
 
 
