@@ -360,7 +360,7 @@ def _known(memory: str) -> Program[str]:
         handle = yield Open(memory)
     except FileNotFoundError:
         return ""
-    data = yield Read(handle, 0, _KNOWN_BYTES)
+    data: bytes = yield Read(handle, 0, _KNOWN_BYTES)
     yield Close(handle)
     return data.decode(errors="replace").strip()
 

@@ -104,8 +104,9 @@ async def test_heartbeats_say_whose_log_is_away(monkeypatch: pytest.MonkeyPatch)
     async with hosts(Site()) as (host,):
         for number in (0, 1):
             await host.obey(Open(1, number, 7))
-        log = host.runtime.container(1).active.log
-        monkeypatch.setattr(log, "trouble", lambda: "no success for 9 s")
+        active = host.runtime.container(1).active
+        assert active is not None
+        monkeypatch.setattr(active.log, "trouble", lambda: "no success for 9 s")
         facts = host.orders.statistics()["containers"]
         assert "log" not in facts["0"]
         assert facts["1"]["log"] == {"state": "unreachable", "cause": "no success for 9 s"}
