@@ -391,7 +391,7 @@ async def _redirect(call: AdminCall, index: int, *, parks: bool = False) -> Answ
         raise Unavailable(supervisor.fleet.assignments[index].absence)
 
     if call.server.forwarder is not None:
-        await call.server.forwarder.forward(call, index, url, parks=parks)
+        await call.server.forwarder.forward(call, index, url, supervisor.map().append_bytes_max, parks=parks)
         return None
 
     # As it was sent: decoded and encoded again, a name with ``%2F`` could become another one.

@@ -176,6 +176,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 None
                 if options.store.is_local
                 else partial(joined_before, served_store.coordination, served_store.identity.store_id.hex()),
+                None if options.store.is_local else served_store.confirm,
             ) as term,
         ):
             orphans = await _find_orphans(files, options.store)

@@ -239,7 +239,8 @@ class BookKeeperLog(DurableDataLog):
         finally:
             flight.set_started()
         try:
-            first = await adding
+            with self._ctx.health.watched():
+                first = await adding
         except NotOwner:
             raise
         except TierlogError as error:
@@ -368,6 +369,9 @@ class BookKeeperLog(DurableDataLog):
                 await anyio.lowlevel.checkpoint()
         finally:
             self._reader.drop()
+
+    def trouble(self) -> str:
+        return self._ctx.health.trouble()
 
     def statistics(self) -> LogStatistics:
         epoch = self._held.record.epoch if self._held else 0

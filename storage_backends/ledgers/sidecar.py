@@ -33,6 +33,7 @@ from ..base.ledger_service import (
 from ..base.values import Value
 from .connection import SidecarConnection
 from .process import Complaint, SidecarProgram, started
+from .server_names import require_known
 from .wire import Operation, Refused, put_map, take_description, text
 
 _PATIENCE_MIN, _SESSIONS_MIN = 30.0, 3.0
@@ -137,6 +138,7 @@ class SidecarService(LedgerService):
         patience = max(_PATIENCE_MIN, _SESSIONS_MIN * self._options.session_timeout)
         complaint = Complaint()
         start = _Start(task_status)
+        await require_known(self._options.servers)
         why = "this process stopped it"
         async with started(self._program) as (process, link):
             connection = SidecarConnection(link, patience)

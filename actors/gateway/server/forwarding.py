@@ -109,11 +109,13 @@ class Forwarder:
 
     # --- one request -----------------------------------------------------------------------------
 
-    async def forward(self, call: HttpCall[Any], index: int, url: str, *, parks: bool = False) -> None:
+    async def forward(
+        self, call: HttpCall[Any], index: int, url: str, append_bytes_max: int, *, parks: bool = False
+    ) -> None:
         """Pass ``call`` on to the owner of the container ``index``, at ``url``, and its answer back.
         ``parks``: it is a tail. Raises why there is no answer."""
         call.counts.forwarded += 1
-        request, is_done = PassedRequest(call), False
+        request, is_done = PassedRequest(call, append_bytes_max), False
         async with call.while_connected(request.body.ended, is_tail=parks) as scope:
             with call.server.parked(scope) if parks else nullcontext():
                 await self._pass_on(call, request, index, url, self._parking if parks else self._pool)
@@ -166,7 +168,8 @@ class Forwarder:
             await end_early(call, request)
             return None
 
-        return _lost(flight, reason, is_sent=is_sent and request.body.is_begun, changes=request.changes)
+        is_sent = is_sent and request.body.is_begun and not request.body.is_cut
+        return _lost(flight, reason, is_sent=is_sent, changes=request.changes)
 
     @contextmanager
     def _flying(self, flight: _Flight) -> Iterator[None]:

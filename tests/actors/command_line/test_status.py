@@ -48,6 +48,7 @@ STATUS: dict[str, Any] = {
             "unflushed_bytes": 1_048_576,
             "reason": REASON if number else "",
             "unconfirmed": False,
+            "log": {"state": "ok", "cause": ""},
         }
         for number in range(2)
     ],
@@ -93,6 +94,15 @@ def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:
     status = STATUS | {"containers": [first, second | {"unconfirmed": True}]}
     [line] = [line for line in lines(200, status) if "unconfirmed" in line]
     assert line.startswith("unconfirmed containers (1) delete no chunks until `tierlog gc sweep --confirm`")
+
+
+def test_a_container_whose_log_is_away_does_not_just_serve() -> None:
+    first, second = STATUS["containers"]
+    log = {"state": "unreachable", "cause": "no success for 9 s, the last error: no route"}
+    shown = lines(200, STATUS | {"containers": [first | {"log": log}, second]})
+    assert any("serving, log unreachable" in line for line in shown)
+    assert "container 0: its log is unreachable: no success for 9 s, the last error: no route" in shown
+    assert not any("log unreachable" in line for line in lines(200))
 
 
 def test_v3_closed_containers_are_named_with_what_opens_them() -> None:

@@ -53,7 +53,7 @@ async def fake(folder: Path, code: str) -> AsyncIterator[SidecarService]:
     program.write_text(_START + textwrap.dedent(code))
     program.chmod(0o700)
     found = SidecarProgram(java=str(program), class_path=("x",), folder=str(folder))
-    service = SidecarService(found, SidecarOptions(servers="x:1"))
+    service = SidecarService(found, SidecarOptions(servers="127.0.0.1:1"))
     async with anyio.create_task_group() as tasks:
         await tasks.start(service.run)
         try:
@@ -169,7 +169,7 @@ async def test_a_large_request_is_written_in_pieces_beside_others_and_a_cancelle
 
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = SidecarProgram(java=str(tmp_path / "java"), class_path=("x",), folder=str(tmp_path))
-    service = SidecarService(missing, SidecarOptions(servers="x:1"))
+    service = SidecarService(missing, SidecarOptions(servers="127.0.0.1:1"))
     async with anyio.create_task_group() as tasks:
         await tasks.start(service.run)
         with pytest.raises(Unavailable, match="cannot be started"):
