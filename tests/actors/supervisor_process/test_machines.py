@@ -69,6 +69,7 @@ def test_v9_hosts_join_from_other_machines_share_and_hand_over_when_they_are_dra
         assert supervisor.errors == []
 
 
+@pytest.mark.extended
 def test_v6_a_killed_joined_hosts_containers_are_served_by_another_with_all_that_was_acked(
     machines: Machines,
 ) -> None:
