@@ -34,7 +34,7 @@ from .services import ServiceLog
 Predicate = Callable[[Container], Iterator[str]]
 
 
-CHECKPOINT_GROUPS_MAX = 40
+CHECKPOINT_GROUPS_MAX = 80
 """Of one checkpoint, with what it logs again and what is appended meanwhile."""
 
 

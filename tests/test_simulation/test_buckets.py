@@ -56,7 +56,7 @@ def test_a_first_opening_in_a_bucket_is_met_by_the_next_one() -> None:
         ("sweep-deletes-a-live-slot", 0),
         pytest.param("reader-begins-below-the-low", 0, marks=pytest.mark.extended),
         ("what-others-left-is-not-swept", 5),
-        ("small-groups-make-no-checkpoint-due", 2),
+        ("small-groups-make-no-checkpoint-due", 8),
         pytest.param("put-replaces-what-is-there", 8, marks=pytest.mark.extended),
         pytest.param("fence-leaves-the-next-slot-free", 3, marks=pytest.mark.extended),
         pytest.param("objects-are-deleted-before-the-low-is-raised", 1, marks=pytest.mark.extended),
