@@ -41,8 +41,8 @@ class Dialer(ABC):
     pause_max = 0.25
     """The longest pause between two attempts, in seconds."""
     quiet: float | None = None
-    """Seconds without a message after which ``is_replaced`` is asked; None if the end of the connection
-    always shows that a supervisor is gone."""
+    """Seconds without a message after which ``is_replaced`` is asked, and then four times as often; None if
+    the end of the connection always shows that a supervisor is gone."""
 
     @abstractmethod
     async def dial(self, term: int) -> socket.socket | None:
@@ -77,7 +77,7 @@ class SocketDialer(Dialer):
 class RecordDialer(Dialer):
     """To the supervisor that the record names."""
 
-    pause_max = 1.0
+    pause_max = 0.5
     quiet = 2.0
 
     def __init__(self, coordination: Coordination, url_host: str, new_nonce: Callable[[], str]) -> None:
@@ -98,7 +98,7 @@ class RecordDialer(Dialer):
             else:
                 self._logged = ""
                 return connection
-        # Once for each reason: it is tried again each second.
+        # Once for each reason: it is tried again twice a second.
         if reason != self._logged:
             self._logged = reason
             _log.warning("supervisor_not_reached", reason=reason)

@@ -36,6 +36,8 @@ _log = get_logger("host")
 _PAUSE_FIRST = 0.02
 _READ_BYTES = 1 << 16
 _WELCOME_SECONDS = 5.0
+_LOOKS = 4
+"""For a successor of a supervisor that is not heard, in the time after which the first one is made."""
 
 
 Obey = Callable[[Open | Close | Drain], None]
@@ -167,7 +169,7 @@ class Link:
         while True:
             data: bytes | None = None
             # A process that accepts and sends nothing, such as a frozen supervisor, must not hold this host.
-            with anyio.move_on_after(self._dialer.quiet if welcomed else _WELCOME_SECONDS):
+            with anyio.move_on_after(self._patience(is_late) if welcomed else _WELCOME_SECONDS):
                 data = await _receive(connection)
             if data is not None:
                 if welcomed and not data:
@@ -185,6 +187,11 @@ class Link:
             if is_over or await self._dialer.is_replaced(self.term):
                 self._left = heard
                 return b""
+
+    def _patience(self, is_late: bool) -> float | None:
+        # V4: a successor waits for its hosts.
+        quiet = self._dialer.quiet
+        return quiet if quiet is None or not is_late else quiet / _LOOKS
 
     def _is_welcome(self, message: Message, writer: HeartbeatWriter) -> bool:
         if isinstance(message, Refuse):

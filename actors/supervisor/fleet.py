@@ -46,7 +46,7 @@ class FleetOptions:
     """A host that has not exited this long after the order to drain is killed."""
     adoption: float = 1.5
     """How long a supervisor that starts waits for hosts of an earlier one before it replaces them."""
-    rejoin: float = 5
+    rejoin: float = 2.5
     """The same for hosts that joined the earlier one, which have to find the next one in a bucket."""
     restart: Backoff = Backoff(first=0.05, maximum=10)
     exits_max: int = 10
@@ -78,8 +78,8 @@ class Fleet:
         self.stopping = False
         self._random = random
         self._placement = Placement(self.hosts, self.assignments, options.failovers_max)
-        wait = max(options.adoption, options.rejoin) if awaited else options.adoption
-        self._placement.not_before = now + wait
+        self._placement.not_before = now + options.adoption
+        self.await_joined(now)
         self._rolling: list[str] = []
         self._drained: dict[str, str] = {}
         """The process of each joined host that was forgotten while it drained."""
@@ -97,6 +97,14 @@ class Fleet:
             # Nothing of an earlier supervisor can still connect.
             host.start_due = now
         return self.tick(now)
+
+    def await_joined(self, now: float) -> None:
+        """From now on those that had joined an earlier supervisor find this one (rule V4)."""
+        awaited = [host for host in self.hosts.values() if host.joined and host.phase is HostPhase.DOWN]
+        for host in awaited:
+            host.since = now
+        if awaited:
+            self._placement.not_before = max(self._placement.not_before, now + self.options.rejoin)
 
     def refusal(self, host_id: str, instance: str, *, joined: bool) -> str:
         """Why the host may not connect; empty if it may. ``instance``: which process of a joined host it

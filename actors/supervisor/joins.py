@@ -53,6 +53,8 @@ class Joins:
         self._record = record
         self._new_nonce = new_nonce
         self._changed = anyio.Event()
+        self.published = anyio.Event()
+        """Set when the record is there: hosts find this supervisor."""
         self._unproven: dict[Connection, str] = {}
         """The addresses of those without a proof, the oldest first."""
         self._warned = -math.inf
@@ -112,6 +114,7 @@ class Joins:
                 _log.warning("control_record_not_put", reason=str(error))
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
+            self.published.set()
             await self._changed.wait()
 
     async def _put(self, record: ControlRecord) -> None:

@@ -175,6 +175,7 @@ class Supervisor:
             if self._joins is not None:
                 self._tasks.start_soon(self._joins.serve, partial(self._serve, joins=self._joins))
                 self._tasks.start_soon(self._joins.publish)
+                self._tasks.start_soon(self._await_joined, self._joins)
                 self._tasks.start_soon(self._greet_joined)
             self._tasks.start_soon(self._run_timers)
             self._tasks.start_soon(self._news.run)
@@ -603,6 +604,10 @@ class Supervisor:
             if found.phase is HostPhase.SERVING:
                 _log.warning("host_disconnected", host=host)
             self._execute(self.fleet.disconnected(host, self._now()))
+
+    async def _await_joined(self, joins: Joins) -> None:
+        await joins.published.wait()
+        self.fleet.await_joined(self._now())
 
     async def _greet_joined(self) -> None:
         """V4: a host on another machine may not see that its supervisor is gone, and looks for the next one

@@ -233,6 +233,20 @@ async def test_v4_a_supervisor_that_is_not_heard_is_left_only_for_one_with_a_hig
             assert hello.term == 1
 
 
+async def test_v4_a_supervisor_that_is_not_heard_is_looked_for_more_often(path: str) -> None:
+    """A successor waits for its hosts, and not for long."""
+    dialer = QuietDialer(path)
+    dialer.quiet = scaled(1.0)
+    host = Host(path, dialer=dialer)
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):
+        connection.send(Welcome(1, 30, 60))
+        while not dialer.asked:
+            await anyio.sleep(0.001)
+        with anyio.fail_after(0.9 * dialer.quiet):
+            while dialer.asked < 3:
+                await anyio.sleep(0.001)
+
+
 async def test_v4_late_orders_of_a_supervisor_that_was_replaced_meanwhile_are_not_obeyed(path: str) -> None:
     """They were on their way while it was cut off, and would fence what its successor has found."""
     dialer = QuietDialer(path)

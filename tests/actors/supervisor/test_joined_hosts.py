@@ -322,10 +322,10 @@ def test_v4_the_next_supervisor_waits_for_joined_hosts_and_moves_nothing() -> No
     world = joined(4, "a", "b")
     before = world.owners
     follow(world, "a", "b")
-    world.run(OPTIONS.adoption + 1)
+    world.run(OPTIONS.adoption + 0.3)
     assert world.commands == [], "they have longer than hosts on its machine"
     world.say_hello("a")
-    world.run(1)
+    world.run(0.3)
     assert world.commands == []
     world.say_hello("b")
     world.run(10)
@@ -345,6 +345,21 @@ def test_v4_what_no_joined_host_reports_in_time_is_opened_and_nothing_else_moves
     assert world.forgotten == ["b"]
     opened = {each.index for each in world.commands if isinstance(each, OpenContainer)}
     assert opened == set(range(4)) - set(kept)
+
+
+def test_v4_joined_hosts_have_their_time_from_when_they_can_find_the_supervisor() -> None:
+    """Its record may be late."""
+    world = joined(4, "a", "b")
+    before = world.owners
+    follow(world, "a", "b")
+    world.run(OPTIONS.rejoin - 0.2)
+    world.fleet.await_joined(world.now)
+    world.say_hello("a")
+    world.run(OPTIONS.rejoin - 0.2)
+    assert world.commands == []
+    world.say_hello("b")
+    world.run(10)
+    assert (world.owners, world.commands) == (before, [])
 
 
 def test_v4_no_host_is_waited_for_longer_than_the_last_one_that_is_awaited() -> None:

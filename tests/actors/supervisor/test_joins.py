@@ -47,7 +47,7 @@ from tierlog.actors.supervisor.control.proof import PROOF_BYTES_MAX
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
-from tierlog.actors.supervisor.joins import joined_before
+from tierlog.actors.supervisor.joins import Joins, joined_before
 from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import superseded
 from tierlog.journal.coordination.contract import CONTROL
@@ -416,6 +416,24 @@ async def test_v4_hosts_that_joined_the_supervisor_before_are_awaited() -> None:
             await until(lambda: phase(found.supervisor, "a") is HostPhase.SERVING)
             [first, second] = found.supervisor.fleet.assignments
             assert (first.host, first.epoch, second.host) == ("a", 4, "")
+
+
+async def test_v4_joined_hosts_are_awaited_from_when_the_record_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rejoin, put = scaled(0.5), Joins._put
+
+    async def put_late(joins: Joins, record: ControlRecord) -> None:
+        await anyio.sleep(0.7 * rejoin)
+        await put(joins, record)
+
+    monkeypatch.setattr(Joins, "_put", put_late)
+    began = anyio.current_time()
+    options = FleetOptions(silence=30, adoption=0, rejoin=rejoin)
+    async with joinable(Bucket(), awaited=["a"], options=options) as found:
+        await anyio.sleep_until(began + 1.3 * rejoin)
+        assert phase(found.supervisor, "a") is HostPhase.DOWN
+        await until(lambda: "a" not in found.supervisor.fleet.hosts)
 
 
 async def test_v1_the_record_never_replaces_one_of_a_higher_term() -> None:

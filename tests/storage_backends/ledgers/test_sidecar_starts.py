@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import anyio
@@ -9,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from tierlog.storage_backends.base.errors import TierlogError, Unavailable
+from tierlog.storage_backends.base.errors import ClosedError, TierlogError, Unavailable
 from tierlog.storage_backends.base.ledger_service import SidecarNotStarted
 from tierlog.storage_backends.ledgers import sidecar
 from tierlog.storage_backends.ledgers.connection import SidecarConnection
@@ -60,4 +61,56 @@ def test_b11_calls_that_are_repeated_start_a_failing_sidecar_ever_more_seldom() 
             service.close()
 
     assert sidecar._LONGEST_PAUSE == 10.0
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Slow(SidecarService):
+    """Each start takes two seconds."""
+
+    starts = 0
+
+    async def _serve(
+        self, *, task_status: anyio.abc.TaskStatus[SidecarConnection] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        self.starts += 1
+        await anyio.sleep(2.0)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            task_status.started(SidecarConnection(ours, patience=30.0))
+            await anyio.sleep_forever()
+
+
+def test_b11_a_start_goes_on_when_those_that_wait_for_it_give_up() -> None:
+    """A supervisor gives each check of its lease less time than a sidecar takes to start."""
+
+    async def body() -> None:
+        service = Slow(SidecarProgram(java="", class_path=(), folder=""), SidecarOptions(servers="zk1"))
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(service.run)
+            for _ in range(2):
+                with anyio.move_on_after(0.7) as scope:
+                    await service.connected()
+                assert scope.cancelled_caught
+            with anyio.fail_after(0.7):
+                await service.connected()
+            assert service.starts == 1
+            service.close()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_b11_a_start_ends_with_its_service() -> None:
+    async def body() -> None:
+        service = Slow(SidecarProgram(java="", class_path=(), folder=""), SidecarOptions(servers="zk1"))
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(service.run)
+
+            async def ask() -> None:
+                with pytest.raises(ClosedError):
+                    await service.connected()
+
+            tasks.start_soon(ask)
+            await anyio.sleep(1.0)
+            service.close()
+
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
