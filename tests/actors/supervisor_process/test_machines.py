@@ -77,6 +77,7 @@ def test_ctrl_c_ends_a_host_that_has_not_joined_as_an_interrupted_command(machin
         assert a.wait() == 130
 
 
+@pytest.mark.extended
 def test_v6_a_killed_joined_hosts_containers_are_served_by_another_with_all_that_was_acked(
     machines: Machines,
 ) -> None:
