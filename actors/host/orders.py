@@ -244,9 +244,9 @@ def _facts(opened: LocalContainer) -> dict[str, Any]:
         return {"log": {"state": opened.statistics().state, "cause": "the container is opened again"}}
 
     statistics = opened.active.statistics()
-    trouble = opened.active.log.trouble()
+    outage = opened.active.log.outage()
     return {
-        **({"log": {"state": "unreachable", "cause": trouble}} if trouble else {}),
+        **({"log": {"state": "unreachable", "cause": outage}} if outage else {}),
         "epoch": statistics.epoch,
         "wal_bytes": statistics.log.retained_bytes,
         "unflushed_bytes": statistics.cache.unflushed_bytes,

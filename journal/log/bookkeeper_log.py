@@ -370,8 +370,8 @@ class BookKeeperLog(DurableDataLog):
         finally:
             self._reader.drop()
 
-    def trouble(self) -> str:
-        return self._ctx.health.trouble()
+    def outage(self) -> str:
+        return self._ctx.health.outage()
 
     def statistics(self) -> LogStatistics:
         epoch = self._held.record.epoch if self._held else 0

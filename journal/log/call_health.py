@@ -51,7 +51,7 @@ class CallHealth:
         finally:
             del self._waiting[call]
 
-    def trouble(self) -> str:
+    def outage(self) -> str:
         """Why the service counts as away, for people; empty if it answers."""
         now = anyio.current_time()
         call = self._oldest(now)

@@ -164,7 +164,7 @@ class DurableDataLog(ABC):
         found out now."""
         self.check_owner()  # Where the hint is never old, it is the answer.
 
-    def trouble(self) -> str:
+    def outage(self) -> str:
         """Why the log's service counts as away, for people; empty if it answers. Asks nobody: it is known by
         the calls that were made anyway."""
         return ""

@@ -346,8 +346,8 @@ class S3Log(DurableDataLog):
         self._life.step(LogEvent.CLOSE)
         await anyio.lowlevel.checkpoint()
 
-    def trouble(self) -> str:
-        return self._ctx.calls.health.trouble()
+    def outage(self) -> str:
+        return self._ctx.calls.health.outage()
 
     def statistics(self) -> LogStatistics:
         epoch = self._held.register.epoch if self._held else 0

@@ -106,7 +106,7 @@ async def test_heartbeats_say_whose_log_is_away(monkeypatch: pytest.MonkeyPatch)
             await host.obey(Open(1, number, 7))
         active = host.runtime.container(1).active
         assert active is not None
-        monkeypatch.setattr(active.log, "trouble", lambda: "no success for 9 s")
+        monkeypatch.setattr(active.log, "outage", lambda: "no success for 9 s")
         facts = host.orders.statistics()["containers"]
         assert "log" not in facts["0"]
         assert facts["1"]["log"] == {"state": "unreachable", "cause": "no success for 9 s"}

@@ -23,40 +23,40 @@ def clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0)
 
 
-def test_a_call_without_an_answer_is_trouble_after_a_while(clock: trio.testing.MockClock) -> None:
+def test_a_call_without_an_answer_is_an_outage_after_a_while(clock: trio.testing.MockClock) -> None:
     async def body() -> None:
         health = CallHealth()
         with health.watched():
             pass
         await anyio.sleep(60.0)
-        assert health.trouble() == "", "nothing was asked meanwhile"
+        assert health.outage() == "", "nothing was asked meanwhile"
         with health.watched():
             await anyio.sleep(4.0)
-            assert health.trouble() == "", "it may be slow"
+            assert health.outage() == "", "it may be slow"
             await anyio.sleep(4.0)
-            assert health.trouble() == "no success for 8 s; the last answer is 68 s old"
-        assert health.trouble() == ""
+            assert health.outage() == "no success for 8 s; the last answer is 68 s old"
+        assert health.outage() == ""
 
     trio.run(body, clock=clock)
 
 
-def test_what_fails_is_trouble_until_something_succeeds(clock: trio.testing.MockClock) -> None:
+def test_what_fails_is_an_outage_until_something_succeeds(clock: trio.testing.MockClock) -> None:
     async def body() -> None:
         health = CallHealth()
         with health.watched() as call:
             call.failed(Unavailable("slow down"))
             await anyio.sleep(0.5)
-            assert health.trouble() == "", "it is repeated"
+            assert health.outage() == "", "it is repeated"
             await anyio.sleep(1.5)
-            assert health.trouble() == "no success for 2 s, the last error: slow down"
-        assert health.trouble() == ""
+            assert health.outage() == "no success for 2 s, the last error: slow down"
+        assert health.outage() == ""
         with pytest.raises(Unavailable), health.watched():
             raise Unavailable("no route")
         await anyio.sleep(30.0)
-        assert health.trouble().startswith("no success for 30 s; the last answer is 30 s old, the last error")
+        assert health.outage().startswith("no success for 30 s; the last answer is 30 s old, the last error")
         with health.watched():
             pass
-        assert health.trouble() == ""
+        assert health.outage() == ""
 
     trio.run(body, clock=clock)
 
@@ -75,14 +75,14 @@ def test_a_log_whose_bucket_is_away_says_so_while_it_repeats(clock: trio.testing
         log = S3Log(objects, "wal/", b"l" * 16, numbered_world(), S3LogOptions(pace=0.0))
         await log.open()
         await log.append([b"one"])
-        assert log.trouble() == ""
+        assert log.outage() == ""
         objects.is_away = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(log.append, [b"two"])
             await anyio.sleep(3.0)
-            assert "no success for 3 s" in log.trouble()
-            assert "the last error: the bucket cannot be reached" in log.trouble()
+            assert "no success for 3 s" in log.outage()
+            assert "the last error: the bucket cannot be reached" in log.outage()
             objects.is_away = False
-        assert log.trouble() == ""
+        assert log.outage() == ""
 
     trio.run(body, clock=clock)
