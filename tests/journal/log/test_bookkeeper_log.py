@@ -13,7 +13,7 @@ from support.call_faults import FaultKind
 from support.faulty_ledgers import FaultyLedgers
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.s3 import numbered_world
-from tierlog.journal.log import bookkeeper_log
+from tierlog.journal.log import bookkeeper_entry, bookkeeper_log
 from tierlog.journal.log.bookkeeper_entry import PART_BYTES
 from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
@@ -169,6 +169,32 @@ async def test_b3_a_group_without_its_last_part_was_never_acked(cluster: Cluster
     assert (await log.open()).next_group == 2
     assert await log.append([b"in its place"]) == 2
     assert await reopened(cluster) == {1: b"acked", 2: b"in its place"}
+
+
+@pytest.mark.parametrize("arrived", range(1 << 6))
+async def test_b3_whichever_entries_have_arrived_a_group_counts_as_a_whole_or_not_at_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, arrived: int
+) -> None:
+    """The owner is killed with a group of four parts and one of two under way. Each bit of ``arrived`` is an
+    entry that a bookie has."""
+    monkeypatch.setattr(bookkeeper_entry, "PART_BYTES", 4)
+    payloads = {1: b"acked", 2: b"in four parts", 3: b"in two"}
+    log = log_on(MemoryLedgers(cluster))
+    await log.open()
+    for number in payloads:
+        await log.append([payloads[number]])
+    entries, acked = cluster.ledgers[1].entries, 2
+    for bit in range(6):
+        if not arrived >> bit & 1:
+            del entries[acked + bit]
+
+    whole = 1 + (arrived & 0b1111 == 0b1111) + (arrived == 0b111111)
+    later = log_on(MemoryLedgers(cluster))
+    assert (await later.open()).next_group == whole + 1
+    assert await contents(later) == {number: payloads[number] for number in range(1, whole + 1)}
+    # The next owner goes on behind what counts, and what it acks is there as a whole.
+    assert await later.append([b"in its place"]) == whole + 1
+    assert (await reopened(cluster))[whole + 1] == b"in its place"
 
 
 async def test_b4_another_ledger_begins_when_all_before_is_acked(cluster: Cluster) -> None:
