@@ -181,8 +181,8 @@ async def test_b3_whichever_entries_have_arrived_a_group_counts_as_a_whole_or_no
     payloads = {1: b"acked", 2: b"in four parts", 3: b"in two"}
     log = log_on(MemoryLedgers(cluster))
     await log.open()
-    for number in payloads:
-        await log.append([payloads[number]])
+    for payload in payloads.values():
+        await log.append([payload])
     entries, acked = cluster.ledgers[1].entries, 2
     for bit in range(6):
         if not arrived >> bit & 1:
