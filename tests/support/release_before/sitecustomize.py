@@ -50,4 +50,4 @@ def _agreed_version_as_before(hello: Hello) -> int:
 
 messages.OLDEST, messages.VERSION = 1, 1
 messages.encode, messages.decode = _encode_as_before, _decode_as_before
-messages.agreed_version = _agreed_version_as_before
+messages.agreed_version = _agreed_version_as_before  # type: ignore[assignment]  # one range
