@@ -330,8 +330,8 @@ class StorageFull(TierlogError):
 
 class DataCorruption(TierlogError):
     """Stored bytes are not what was written, or acked bytes are missing, at ``offset`` of ``file``: a path,
-    or the place of an object, a record or an entry. Nothing was changed. ``tierlog doctor --deep`` lists all damage and what to
-    do."""
+    or the place of an object, a record or an entry. Nothing was changed. ``tierlog doctor --deep`` lists all
+    damage and what to do."""
 
     code = "data-corruption"
 
