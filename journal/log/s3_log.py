@@ -177,6 +177,9 @@ class S3Log(RemoteLog):
     async def _has_changed(self) -> bool:
         return await load_register(self._ctx) != self._held
 
+    def outage(self) -> str:
+        return self._ctx.calls.health.outage()
+
     def statistics(self) -> LogStatistics:
         return self._statistics(self._index.count, **attrs.asdict(self.requests))
 
