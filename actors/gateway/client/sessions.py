@@ -15,6 +15,7 @@ import httpx
 
 from ....storage_backends.base.errors import TierlogError
 from ...kernel.event_source import EventSource
+from ...kernel.lost_sockets import lost_sockets
 from ..wire import paths
 from ..wire.session import PROTOCOL
 from .requests import Request
@@ -49,11 +50,12 @@ def is_session(head: bytes) -> bool:
 def dial_with(verify: ssl.SSLContext) -> Dial:
     async def dial(url: str) -> anyio.abc.ByteStream:
         parts = httpx.URL(url)
-        if parts.scheme != "https":
-            return await anyio.connect_tcp(parts.host, parts.port or 80)
-        return await anyio.connect_tcp(
-            parts.host, parts.port or 443, tls=True, ssl_context=verify, tls_standard_compatible=False
-        )
+        with lost_sockets():
+            if parts.scheme != "https":
+                return await anyio.connect_tcp(parts.host, parts.port or 80)
+            return await anyio.connect_tcp(
+                parts.host, parts.port or 443, tls=True, ssl_context=verify, tls_standard_compatible=False
+            )
 
     return dial
 

@@ -9,6 +9,7 @@ from typing import Any
 import anyio.lowlevel
 import attrs
 
+from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.pending_group import Group
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.journal.log import s3_history, s3_open
@@ -102,6 +103,12 @@ def answer_overtakes_the_groups_below(plant: Planter) -> None:
         return None
 
     plant(Pipeline._commit_one, commit)
+
+
+@_planted("C7")
+def small_groups_make_no_checkpoint_due(plant: Planter) -> None:
+    """The next opening fetches thousands of groups, one by one."""
+    plant(Checkpointer._has_many_files, lambda original, self, *, costly=False: False)
 
 
 @_planted("L3")
@@ -248,8 +255,9 @@ def reader_begins_below_the_low(plant: Planter) -> None:
 def what_others_left_is_not_swept(plant: Planter) -> None:
     """Objects that a killed owner had not deleted yet, and what fenced owners put late, stay forever."""
 
-    def begin(original: Any, self: S3Log, opened: OpenedS3Log) -> Any:
+    def found(original: Any, self: S3Log, opened: OpenedS3Log) -> Any:
+        result = original(self, opened)
         self._stale = []
-        return original(self, opened)
+        return result
 
-    plant(S3Log._begin, begin)
+    plant(S3Log._found, found)
