@@ -38,9 +38,11 @@ class SyncSession:
         self._connection = connection
         self._clock = clock
         self._lock = threading.Condition()
-        """Guards what follows, and is notified when frames came or nobody reads any more."""
+        """Guards what follows, and is notified when nobody reads any more."""
         self.core = ClientSession(_no_writer)
         self._is_reading = False
+        self._waiting: dict[threading.Event, None] = {}
+        """Of the threads that wait while another one reads."""
         self._sending = threading.Lock()
         """Held while frames are taken and sent, which keeps their order."""
         self._unsent = bytearray()
@@ -50,11 +52,11 @@ class SyncSession:
     @property
     def is_usable(self) -> bool:
         """Whether a call may begin. Looks for what came while nobody was reading."""
-        with self._lock:
-            if not (self.core.is_open and self.core.is_idle) or self._is_reading:
-                return self.core.is_open
-            self._is_reading = True
-        self._read(0.0)
+        if self.core.is_open and self.core.is_idle and self._begin_reading():
+            try:
+                self._read(0.0)
+            finally:
+                self._end_reading()
         return self.core.is_open
 
     def begin(self, request: Request, *, is_stream: bool = False) -> SessionCall:
@@ -68,22 +70,69 @@ class SyncSession:
 
     def wait(self, call: SessionCall, is_there: Callable[[], object], until: float) -> bool:
         """Return True when ``is_there()``, or when the call has ended; False at the time ``until``."""
-        while True:
-            self._send(until)
-            with self._lock:
-                if is_there():
-                    return True
-                if call.is_ended:
-                    break
+        try:
+            while not (is_there() or call.is_ended):
                 if (left := until - self._clock()) <= 0:
                     return False
-                if self._is_reading:
-                    self._lock.wait(left)
-                    continue
-                self._is_reading = True
-            self._read(left)
-        self.close_unused()
+                if self._begin_reading():
+                    try:
+                        self._read_until(call, is_there, until)
+                    finally:
+                        self._end_reading()
+                else:
+                    self._send(until)
+                    self._await_turn(call, is_there, left)
+        finally:
+            with self._lock:
+                self._wake_next()  # this one may have been the next
+        if call.is_ended:
+            self.close_unused()
         return True
+
+    def _read_until(self, call: SessionCall, is_there: Callable[[], object], until: float) -> None:
+        """Read for all."""
+        self._send(until)
+        while not (is_there() or call.is_ended) and (left := until - self._clock()) > 0:
+            self._read(left)
+            if self.core.has_output:  # windows
+                self._send(until)
+
+    def _await_turn(self, call: SessionCall, is_there: Callable[[], object], seconds: float) -> None:
+        """Return when there is more of the answer, or when this thread may be the one that reads."""
+        event = threading.Event()
+        with self._lock:
+            if is_there() or call.is_ended or not self._is_reading:
+                return
+            # Each has an event of its own: with one for all, each frame would wake every thread.
+            call.wake = event.set
+            self._waiting[event] = None
+        try:
+            event.wait(seconds)
+        finally:
+            with self._lock:
+                call.wake = _no_writer
+                self._waiting.pop(event, None)
+
+    def _begin_reading(self) -> bool:
+        """Whether this thread reads from now on."""
+        with self._lock:
+            if self._is_reading:
+                return False
+            self._is_reading = True
+            return True
+
+    def _end_reading(self) -> None:
+        with self._lock:
+            self._is_reading = False
+            self._wake_next()
+            self._lock.notify_all()
+
+    def _wake_next(self) -> None:
+        """If nobody reads, one of those that wait does."""
+        if self._waiting and not self._is_reading:
+            event = next(iter(self._waiting))
+            del self._waiting[event]
+            event.set()
 
     def end(self, call: SessionCall, *, retires: bool = False) -> None:
         """Nobody waits for the call any more. ``retires``: the server seems to be gone."""
@@ -132,16 +181,14 @@ class SyncSession:
                     raise
 
     def _read(self, seconds: float) -> None:
-        """One round of reading for all; the caller has set ``_is_reading``."""
+        """Take in what comes within the time."""
         try:
-            if self._is_ready(select.POLLIN, seconds):
-                self._receive()
-        finally:
-            with self._lock:
-                self._is_reading = False
-                self._lock.notify_all()
+            if not self._is_ready(select.POLLIN, seconds):
+                return
+        except OSError as error:
+            self._lose(f"the connection broke: {error}")
+            return
 
-    def _receive(self) -> None:
         try:
             data = self._connection.recv(READ_BYTES)
             with self._lock:
@@ -166,7 +213,6 @@ class SyncSession:
     def _lose(self, reason: str) -> None:
         with self._lock:
             self.core.fail(reason)
-            self._lock.notify_all()
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 

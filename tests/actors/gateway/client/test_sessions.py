@@ -3,6 +3,7 @@ plain HTTP where there is none."""
 
 from __future__ import annotations
 
+import signal
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -448,3 +449,34 @@ def test_n1_frames_that_do_not_belong_together_are_refused(act: Callable[[Peer],
 
     with pytest.raises(InvalidArgument):
         act(peer)
+
+
+def test_n6_ctrl_c_ends_its_call_and_not_the_session(relay: FrameRelay, name: str) -> None:
+    with tierlog.connect_sync(relay.url) as client:
+        client.create_segment(name)
+        interrupt = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.poll(name, 0, 30.0)
+        interrupt.join()
+        assert client.append(name, b"x") == 0
+
+    assert relay.sessions == 1
+
+
+def test_n6_threads_read_for_each_other(url: str, name: str) -> None:
+    """One that waits long reads first, and hands over."""
+    with tierlog.connect_sync(url) as client:
+        client.create_segment(name)
+        polled: list[bytes] = []
+        parked = [
+            threading.Thread(target=lambda: polled.append(client.poll(name, 0, 30.0).block)) for _ in range(5)
+        ]
+        for thread in parked:
+            thread.start()
+        assert [client.append(name, b"x") for _ in range(3)] == [0, 1, 2]
+        for thread in parked:
+            thread.join()
+
+    assert all(block.startswith(b"x") for block in polled)
+    assert len(polled) == 5
