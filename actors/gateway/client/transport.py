@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Self
 
 import anyio
+import anyio.lowlevel
 import httpx
 
 from ...kernel.lost_sockets import lost_sockets
@@ -212,6 +213,8 @@ class AsyncTransport:
     async def _call(
         self, session: AsyncSession, request: Request, send: Send, attempt: _Attempt
     ) -> Response | TransportFailure:
+        # N6: what is cancelled already is not sent. The session's own task could send it before this one ends.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         call = attempt.call = session.begin(request)
         received = session.core.received
         try:

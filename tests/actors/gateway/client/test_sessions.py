@@ -285,6 +285,16 @@ async def test_n6_a_cancelled_call_leaves_the_session_to_the_others(relay: Frame
     assert relay.sessions == 1
 
 
+async def test_n6_a_call_of_a_cancelled_scope_is_not_sent(relay: FrameRelay, name: str) -> None:
+    async with tierlog.connect(relay.url) as client:
+        await client.create_segment(name)
+        for _ in range(20):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await client.seal_segment(name)
+            assert not (await client.segment_info(name)).sealed
+
+
 @CLIENTS
 async def test_n6_a_session_that_fell_silent_is_not_used_again(
     connect: Connect, relay: FrameRelay, name: str
