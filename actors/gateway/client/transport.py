@@ -213,7 +213,7 @@ class AsyncTransport:
     async def _call(
         self, session: AsyncSession, request: Request, send: Send, attempt: _Attempt
     ) -> Response | TransportFailure:
-        # N6: what is cancelled already is not sent. The session's own task could send it before this one ends.
+        # N6: what is cancelled already is not sent. The session's task could send it before this one ends.
         await anyio.lowlevel.checkpoint_if_cancelled()
         call = attempt.call = session.begin(request)
         received = session.core.received
