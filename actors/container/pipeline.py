@@ -422,9 +422,9 @@ class Pipeline:
                 await self._gather()
 
     async def _gather(self) -> None:
-        """Let those that were just answered add to the group that waits. Otherwise the callers would be divided
-        into two groups that take turns, each with a part of them, and a single operation of a flush cycle
-        would take a sync of its own."""
+        """Let those that were just answered add to the group that waits. Otherwise the callers would be
+        divided into two groups that take turns, each with a part of them, and a single operation of a flush
+        cycle would take a sync of its own."""
         # In the first turn they put their next requests into the mailbox, in the second these are applied.
         await anyio.lowlevel.checkpoint()
         await anyio.lowlevel.checkpoint()
