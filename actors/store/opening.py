@@ -77,7 +77,7 @@ from ..folder.place import shared_location
 from ..folder.restore_folder import finish_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
-from ..kernel.event_loop import event_source, running_trio
+from ..kernel.event_loop import event_source, lane_thread, running_trio
 from ..kernel.loop_lag import LoopLag
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 from ..kernel.process_status import process_start
@@ -352,7 +352,7 @@ async def open_store(
     config = StoreConfig() if config is None else config
     _check_arguments(config, containers, span, adopt=adopt, take_over=take_over, recover=recover_from_lts)
     _check_storage(storage, recover_from_lts=recover_from_lts)
-    world, files = world or system_world(), files or LocalFiles()
+    world, files = world or system_world(), files or LocalFiles(make_thread=lane_thread)
     opener: StoreOpener | SharedOpener
     if location is not None:
         # Not above: it opens stores as well.
