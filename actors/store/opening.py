@@ -88,6 +88,7 @@ from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
+from .nesting import refuse_chunks_inside
 from .runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
 from .store import RollingSizes, SegmentStore
 
@@ -128,7 +129,8 @@ async def locate_chunks(
 async def refuse_claimed(
     location: ChunkLocation, files: Files, folder: StoreFolder, world: World, advice: str
 ) -> None:
-    """Raises ``StoreMismatch`` if a store has its chunks there."""
+    """Raises ``StoreMismatch`` if a store has its chunks there, ``InvalidArgument`` if they would be inside
+    another store."""
     chunks = make_chunk_reader(location, files, folder, world)
     await chunks.open()
     try:
@@ -146,6 +148,8 @@ async def refuse_claimed(
         # A new folder has no ``lts/`` either.
     finally:
         await chunks.close()
+    if location.is_bucket:
+        await refuse_chunks_inside(location, world)
 
 
 async def identify(
