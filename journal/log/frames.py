@@ -179,14 +179,17 @@ class FrameScratch:
         self._joined = memoryview(b"")
 
     def join(self, head: bytes, value: int, buffers: Sequence[Buffer]) -> memoryview:
-        """The whole frame, until the next call. ``value``: the checksum of its header."""
-        self._joined.release()
+        """The whole frame, until it is released. ``value``: the checksum of its header."""
         file = self._file
         file.seek(FRAME_HEADER_BYTES)
         file.writelines(buffers)
         joined = self._joined = file.getbuffer()[: file.tell()]
         joined[:FRAME_HEADER_BYTES] = head + _CHECKS.pack(value, crc32c(joined[FRAME_HEADER_BYTES:], value))
         return joined
+
+    def release(self) -> None:
+        """The frame, if one was joined, is written: the memory is free for the next one."""
+        self._joined.release()
 
 
 def encode_frame(

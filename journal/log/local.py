@@ -330,7 +330,10 @@ class LocalLog(DurableDataLog):
             group.buffers,
             self._scratch,
         )
-        yield Write(current.handle, current.position, frame)
+        try:
+            yield Write(current.handle, current.position, frame)
+        finally:
+            self._scratch.release()
         yield current.sync
         # W1: the decision point. If they are equal, no later owner had begun to read when the group became
         # durable.

@@ -161,7 +161,9 @@ def test_large_payloads_are_not_copied_and_small_ones_are_one_buffer() -> None:
 
     assert buffers[1] is large
     assert size == FRAME_HEADER_BYTES + len(large)
-    assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [b"a", b"b"], FrameScratch())[1]) == 1
+    scratch = FrameScratch()
+    assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [b"a", b"b"], scratch)[1]) == 1
+    scratch.release()
 
 
 @pytest.mark.parametrize("count", [1, 3, JOIN_BYTES_MAX // 512 + 1])
@@ -176,6 +178,7 @@ def test_a_joined_frame_has_the_bytes_of_one_that_is_not(count: int) -> None:
         assert len(joined) == 1
         assert joined[0] == b"".join(apart)
         assert joined_size == apart_size == len(joined[0])
+        scratch.release()
 
 
 def test_many_small_buffers_are_joined_up_to_a_mebibyte() -> None:
@@ -184,5 +187,6 @@ def test_many_small_buffers_are_joined_up_to_a_mebibyte() -> None:
     most = SMALL_JOIN_BYTES_MAX // 1024
 
     assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [small] * most, scratch)[1]) == 1
+    scratch.release()
     assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [small] * (most + 1), scratch)[1]) == most + 2
     assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [bytes(JOIN_BYTES_MAX), small], scratch)[1]) == 3
