@@ -41,7 +41,7 @@ from ..folder.paths import StoreFolder, run_program
 from ..folder.place import BookKeeperLocation
 from ..settings.configuration import BookKeeperConfig, StoreConfig
 from ..telemetry.logging import get_logger
-from .opening import refuse_claimed
+from .folder_opening import refuse_claimed
 from .runtime import background
 from .shared import SharedPlace
 

@@ -82,6 +82,55 @@ def test_opening_a_store_imports_nothing_that_a_default_configuration_does_not_n
     assert imported & unneeded == set()
 
 
+def modules_of(program: str, cwd: Path) -> set[str]:
+    return set(run("-c", f"import sys\n{program}\nprint(*sys.modules, file=sys.stderr)", cwd=cwd).split())
+
+
+CONTAINERS = {
+    f"tierlog.{name}"
+    for name in (
+        "actors.container.container",
+        "actors.flush.writer",
+        "actors.store.opening",
+        "journal.log.local",
+        "journal.operations.append",
+        "storage_backends.segments.storage",
+        "storage_backends.sorted_runs.table",
+    )
+}
+
+
+def test_a_supervisor_imports_no_container_and_a_host_does(tmp_path: Path) -> None:
+    """The hosts start when the supervisor has been imported, a third of whose time containers would take."""
+    supervisor = modules_of("import tierlog.actors.supervisor.service", tmp_path)
+    host = modules_of("import tierlog.actors.host.main", tmp_path)
+
+    assert supervisor & CONTAINERS == set()
+    assert host >= CONTAINERS
+
+
+@pytest.mark.parametrize("process", ["supervisor.service", "host.main"])
+def test_processes_of_a_service_import_nothing_that_only_some_of_them_need(
+    process: str, tmp_path: Path
+) -> None:
+    """Clients, other stores than folders, tracing, and the command line that starts them."""
+    imported = modules_of(f"import tierlog.actors.{process}", tmp_path)
+    roots = {name.partition(".")[0] for name in imported}
+
+    unneeded = {
+        "aiobotocore",
+        "aiohttp",
+        "botocore",
+        "httpx",
+        "prometheus_client",
+        "pyarrow",
+        "pyspark",
+        "rich",
+    }
+    assert roots & unneeded == set()
+    assert imported & {"difflib", "importlib.metadata", "tierlog.actors.store.shared", "tomllib"} == set()
+
+
 COLLECTIONS = """\
 import gc, tierlog
 
@@ -118,8 +167,8 @@ sys.stderr.write(" ".join(sorted(own)))
 
 def test_classes_that_an_opening_loads_have_no_compiled_comparisons(tmp_path: Path) -> None:
     """A class with compiled comparison, hash and representation takes twice as long to make; 65 of them took
-    a twentieth of the time from an open to the first ack. ``Value`` compares by the fields instead. ``FileId``
-    has an order besides."""
+    a twentieth of the time from an open to the first ack. ``Value`` compares by the fields instead.
+    ``FileId`` has an order besides."""
     compared = set(run("-c", COMPARED, cwd=tmp_path).split())
 
     assert compared <= {"FileId"}
