@@ -22,8 +22,8 @@ from tierlog.storage_backends.ledgers.java_runtime import find_java
 _SOURCE = Path(__file__).with_name("BookKeeperService.java")
 _START_SECONDS = 60.0
 _ENDING_SECONDS = 10.0
+_SERVICE_MB, _BOOKIE_MB = 160, 96
 _JVM = (
-    "-Xmx160m",
     "-Xss512k",
     "-XX:MaxDirectMemorySize=64m",
     "-XX:+UseSerialGC",
@@ -70,16 +70,9 @@ class LocalBookKeeper:
     ) -> None:
         """``address`` is that of ``interface``; ``under`` is put before the command line. Raises
         ``ConfigError`` if anything is not installed."""
-        installation.require([CLIENT, SERVER], "--server")
-        java = find_java()
-        groups = [CLIENT, SERVER]
-        program = JavaProgram("service", {_SOURCE.name: _SOURCE.read_bytes()})
-        classes = compile_program(installation, java, program, groups)
-        path = os.pathsep.join([str(classes), *installation.class_path(groups)])
-        options = [*_JVM, f"-Djava.io.tmpdir={folder}", "-cp", path]
         settings = [f"listeningInterface={interface}", *_SMALL_BOOKIES]
         arguments = [str(folder), str(bookies), address, *settings]
-        self._command = [*under, java, *options, _SOURCE.stem, *arguments]
+        self._command = [*under, *_command(installation, folder, _SERVICE_MB), *arguments]
         self._folder, self._address = folder, address
         self._process: subprocess.Popen[str] | None = None
         self.servers = ""
@@ -153,3 +146,29 @@ class LocalBookKeeper:
             errors = (self._folder / "errors").read_text()[-2000:]
             raise RuntimeError(f"the local BookKeeper does not answer: {errors}")
         return line.strip()
+
+
+def bookie_command(
+    installation: Installation, folder: Path, servers: str, *, interface: str, session_seconds: int
+) -> list[str]:
+    """What runs one more bookie, as a process of its own. ``folder`` has its temporary files, and what it
+    keeps, also when it is killed and run again. Raises ``ConfigError`` if anything is not installed."""
+    settings = [
+        f"listeningInterface={interface}",
+        *_SMALL_BOOKIES,
+        f"metadataServiceUri=zk+hierarchical://{servers}/ledgers",
+        f"zkTimeout={1000 * session_seconds}",
+        f"journalDirectory={folder / 'journal'}",
+        f"ledgerDirectories={folder / 'ledgers'}",
+    ]
+    return [*_command(installation, folder, _BOOKIE_MB), "bookie", *settings]
+
+
+def _command(installation: Installation, folder: Path, heap_mb: int) -> list[str]:
+    installation.require([CLIENT, SERVER], "--server")
+    java = find_java()
+    groups = [CLIENT, SERVER]
+    program = JavaProgram("service", {_SOURCE.name: _SOURCE.read_bytes()})
+    classes = compile_program(installation, java, program, groups)
+    path = os.pathsep.join([str(classes), *installation.class_path(groups)])
+    return [java, f"-Xmx{heap_mb}m", *_JVM, f"-Djava.io.tmpdir={folder}", "-cp", path, _SOURCE.stem]

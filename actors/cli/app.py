@@ -107,7 +107,8 @@ _containers.command()(container.move)
 _containers.command("open")(container.open_again)
 _hosts = _group(
     "host",
-    "Join a service as a host, `tierlog host --join PLACE`; drain and start hosts.",
+    "Join a service as a host; drain and start hosts. `tierlog host --join PLACE` is short for `tierlog host "
+    "run --join PLACE`, whose other options `tierlog host run --help` shows.",
     _SERVICE,
     HostGroup,
 )

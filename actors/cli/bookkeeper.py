@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -13,6 +15,24 @@ from ..telemetry.printable import printable
 from . import output
 from .options import Json
 from .running import Hints, execute
+
+_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+
+
+def mirror_url(value: object) -> str:
+    """A parser of the option. What is refused is not shown: it may have a password."""
+    text = str(value)
+    try:
+        parts = urlsplit(text)
+        is_well_formed = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an address in brackets, or a port, that is none
+        is_well_formed = False
+    if not is_well_formed or "?" in text or "#" in text or _CONTROL.search(text):
+        raise typer.BadParameter(
+            "it is no address of a Maven repository: write https://HOST/PATH, such as "
+            "https://repo1.maven.org/maven2"
+        )
+    return text
 
 
 def install(
@@ -30,6 +50,7 @@ def install(
         str,
         typer.Option(
             "--mirror",
+            parser=mirror_url,
             metavar="URL",
             envvar="TIERLOG_MAVEN_MIRROR",
             show_envvar=True,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from . import output
+from .agreement import check_agreed
 from .options import DEFAULT_URL, Json, Url, whole_number
 from .running import ask_service, execute, fail
 
@@ -61,9 +62,16 @@ def open_again(container: Index, url: Url = DEFAULT_URL, json: Json = False) -> 
         _print(now, json, f"container {container} is being opened{_PROGRESS}")
 
 
-def drain(host: Host, url: Url = DEFAULT_URL, json: Json = False) -> None:
+def drain(
+    host: Host,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, for scripts.")] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
     """Move a host's containers to other hosts, let it finish its requests, and restart it. One that joined
-    exits with code 0, and whatever started it decides."""
+    exits with code 0, and whatever started it decides. Asks first if no other host accepts its containers."""
+    if not yes and (facts := _left_alone(_status(url), host)):
+        check_agreed(f"{facts[0].upper()}{facts[1:]}. Drain it?", asks=not json, facts=facts)
     now = _host(_order(url, f"/v1/hosts/{host}/drain"), host)
     _print(now, json, f"{host} is {now['phase']}{_PROGRESS}")
 
@@ -81,6 +89,24 @@ def roll(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Drain and restart every host, one after the other, while the others serve. Those that joined are left
     to whatever started them."""
     _print(_order(url, "/v1/roll"), json, f"the hosts are restarting, one after the other{_PROGRESS}")
+
+
+def _left_alone(status: dict[str, Any], host: str) -> str:
+    """What has no host while this one is drained; empty if others take it, or if it has nothing."""
+    found = next((each for each in status["hosts"] if each["id"] == host), None)
+    others = any(each["phase"] == "serving" for each in status["hosts"] if each["id"] != host)
+    # Of a host that does not serve the service says why it cannot be drained.
+    if found is None or others or found["phase"] != "serving" or not found["containers"]:
+        return ""
+    until = "another host joins" if found.get("joined") else "it is back"
+    containers = output.count(len(found["containers"]), "container")
+    return f"no other host accepts containers: {containers} of {host} will have no host until {until}"
+
+
+def _status(url: str) -> dict[str, Any]:
+    from ..gateway.wire.bodies import ServiceStatus
+
+    return execute(lambda: ask_service(url, "GET", "/v1/status", kind=ServiceStatus))
 
 
 def _order(url: str, path: str, body: dict[str, str | None] | None = None) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def run(
 
     It looks for the next supervisor when one ends. SIGTERM, Ctrl-C or `tierlog host drain` hands its
     containers over to other hosts, and ends it with exit code 0. `tierlog host --join` is short for it.
+    Before it has joined, Ctrl-C ends it with 130.
     """
 
     async def command() -> None:

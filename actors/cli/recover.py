@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,14 +11,28 @@ import typer
 from ...storage_backends.base.errors import DataCorruption
 from . import output
 from .agreement import check_agreed
-from .options import DEFAULT_DATA, Chunks, Config, Data, Json, number_option
+from .options import DEFAULT_DATA, Config, Data, Json, number_option
 from .running import RUN_AGAIN, Hints, execute, read_settings
 
 if TYPE_CHECKING:
+    from ..folder.paths import StoreFolder
+    from ..settings.configuration import StoreConfig
     from ..store.recover import RecoveredContainer, RecoveredStore
     from ..store.recover_container import FoundLog
 
 _CONTAINER_HELP = "Recover only this container, whose log is lost or damaged. The others keep theirs."
+ChunksToRecover = Annotated[
+    str | None,
+    typer.Option(
+        "--chunks",
+        envvar="TIERLOG_CHUNKS",
+        show_envvar=True,
+        metavar="LOCATION",
+        help="Long-term storage, if it is not lts/ in the data folder: s3://BUCKET/PREFIX, or the absolute "
+        "path of a folder, to which lts/ becomes a link.",
+        show_default="lts/ in the data folder",
+    ),
+]
 _HINTS: Hints = {
     DataCorruption: "`tierlog lts verify` lists all problems; a backup is restored with `tierlog restore`"
 }
@@ -31,7 +47,7 @@ def recover(
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
-    chunks: Chunks = None,
+    chunks: ChunksToRecover = None,
 ) -> None:
     """Recover a store whose logs (wal/) are lost from its long-term storage alone, as of the last complete
     full flush of each container; with --container one container, whose log is moved away after a question if
@@ -53,7 +69,9 @@ def recover(
         from ..folder.paths import check_path
         from ..store.recover_container import inspect_log
 
-        return await inspect_log(check_path(data), read_settings(config, chunks), LocalFiles(), container)
+        folder = check_path(data)
+        async with _linked(folder, read_settings(config, chunks)) as settings:
+            return await inspect_log(folder, settings, LocalFiles(), container)
 
     async def command() -> RecoveredStore:
         from ...storage_backends.files.local import LocalFiles
@@ -62,10 +80,11 @@ def recover(
         from ..store.recover import recover_store
         from ..store.recover_container import recover_container
 
-        folder, settings = check_path(data), read_settings(config, chunks)
-        if container is None:
-            return await recover_store(folder, settings, LocalFiles(), system_world())
-        return await recover_container(folder, settings, LocalFiles(), system_world(), container)
+        folder = check_path(data)
+        async with _linked(folder, read_settings(config, chunks)) as settings:
+            if container is None:
+                return await recover_store(folder, settings, LocalFiles(), system_world())
+            return await recover_container(folder, settings, LocalFiles(), system_world(), container)
 
     if container is not None and not yes:
         found = execute(lambda: inspect(container))
@@ -78,6 +97,44 @@ def recover(
         output.print_json(output.as_json(recovered))
     else:
         _show(recovered)
+
+
+@asynccontextmanager
+async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[StoreConfig]:
+    """If ``settings`` name a folder of chunks: ``lts/`` becomes a link to it, unless it is that already, and
+    is removed again if the body fails. Raises ``InvalidArgument`` if that is impossible."""
+    import anyio
+    import attrs
+
+    from ...storage_backends.base.errors import InvalidArgument
+    from ...storage_backends.base.os_errors import explain
+    from ..settings.configuration import is_folder
+
+    if not is_folder(settings.chunks):
+        yield settings
+        return
+
+    there, link = anyio.Path(settings.chunks), anyio.Path(folder.chunks)
+    try:
+        if not await there.is_dir():
+            raise InvalidArgument(f"--chunks: there is no folder {there}")
+        is_new = not await link.exists()
+        if is_new:
+            await anyio.Path(folder.path).mkdir(parents=True, exist_ok=True)
+            await link.symlink_to(await there.resolve())
+        elif not await link.samefile(there):
+            raise InvalidArgument(
+                f"{link} is there, and not {there}: move it away, or recover it without --chunks"
+            )
+    except OSError as error:
+        raise InvalidArgument(explain(error, str(link))) from error
+    try:
+        yield attrs.evolve(settings, chunks="")
+    except BaseException:
+        if is_new:
+            with anyio.CancelScope(shield=True):
+                await link.unlink()
+        raise
 
 
 def show_containers(recovered: RecoveredStore) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..folder.lock_files import Owner
     from ..folder.paths import StoreFolder
     from ..gateway.client.async_client import Client
+    from ..gateway.wire.errors import NoSuchPath
     from ..settings.configuration import StoreConfig
     from ..store.read_only import StoreView
     from ..store.store import SegmentStore
@@ -331,14 +332,30 @@ async def ask_service(
             try:
                 return await _ask(address, method, path, body, kind, seconds, connect)
             except NoSuchPath as error:
+                error = await _explained(address, error)
                 if address == last and not silent:
-                    raise
+                    raise error from None
                 silent[address] = _NoAnswer(str(error), is_unsent=True)
             except _NoAnswer as error:
                 if not error.is_unsent and method != "GET":
                     raise nobody_answers({address: error.reason}) from error.__cause__
                 silent[address] = error
     raise nobody_answers({each: error.reason for each, error in silent.items()}) from silent[last].__cause__
+
+
+async def _explained(address: str, error: NoSuchPath) -> NoSuchPath:
+    """``error``, with what to ask if a host is there, which lacks the paths of the supervisor."""
+    from ..gateway.wire import paths
+    from ..gateway.wire.bodies import Health
+
+    try:
+        await _ask(address, "GET", paths.HEALTH, None, Health, _REQUEST_SECONDS, _REQUEST_SECONDS)
+    except (TierlogError, _NoAnswer):
+        return error
+    return type(error)(
+        f"{address} is a host, and only the supervisor knows all hosts and containers: ask it, at the URL "
+        f"that `tierlog serve` or `tierlog supervise` printed"
+    )
 
 
 class _NoAnswer(Exception):

@@ -111,6 +111,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
         Text(),
         fitted(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
         *_unhealthy(status),
+        *_without_log(status),
         *_withheld(status),
         *_unconfirmed(status),
     )
@@ -138,6 +139,21 @@ def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:
         for host, storage in unhealthy
     ]
     return list(lines)
+
+
+def _without_log(status: dict[str, Any]) -> list[RenderableType]:
+    """A line for each container whose log does not answer."""
+    from rich.text import Text
+
+    return [
+        Text.assemble(
+            f"\ncontainer {each['container']}: its log is ",
+            (each["log"]["state"], "red"),
+            f": {printable(each['log']['cause'])}",
+        )
+        for each in status["containers"]
+        if each["log"]["cause"]
+    ]
 
 
 def _withheld(status: dict[str, Any]) -> list[RenderableType]:
@@ -171,7 +187,9 @@ def _container_row(assignment: dict[str, Any]) -> tuple[Any, ...]:
     sizes = (output.show_bytes(assignment["wal_bytes"]), output.show_bytes(assignment["unflushed_bytes"]))
     return (
         assignment["container"],
-        assignment["phase"],
+        f"{assignment['phase']}, log {assignment['log']['state']}"
+        if assignment["log"]["cause"]
+        else assignment["phase"],
         assignment["host"],
         assignment["epoch"],
         assignment["segments"],

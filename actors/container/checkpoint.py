@@ -62,8 +62,6 @@ _ENDS_BYTES = 512
 _CLOSING_SHARE = 64
 """A clean close writes a checkpoint after this fraction of the log that makes one due otherwise."""
 _RELOG_BYTES = 1 << 20
-_RELOG_SEGMENTS = 16
-"""To log so many segments' bytes again, 1 MiB in all, is little."""
 _CLOSURES_MAX = 4096
 """Changes in one record; each takes 24 bytes."""
 _UNLOAD_STEP = 512
@@ -83,7 +81,9 @@ class CheckpointOptions(Value):
     """A checkpoint is due when the log has so many more small files than the last one left."""
     costly_files_max: int = 0
     """The same, if it is more, for what costs more than a checkpoint: one at an opening, which waits for it,
-    and to log many unflushed bytes again."""
+    and to log many unflushed bytes again, since which the log grows by so many files."""
+    few_segments: int = 16
+    """To log the unflushed bytes of so many segments again, 1 MiB in all, costs little."""
     idle_segments: int = 1024
     """Segments in memory whose images the runs have, up to which none of them is unloaded."""
 
@@ -120,6 +120,8 @@ class Checkpointer:
         self._last_at = -log.statistics().retained_bytes
         self._files_left = 0
         """Log files that the newest checkpoint of this owner left."""
+        self._files_needed = 0
+        """Log files that were left since all unflushed bytes were logged again, or 0."""
         self._relogged = 0
         self._size = 0
         """Of the next checkpoint, on a full disk."""
@@ -136,22 +138,20 @@ class Checkpointer:
 
         enough = self._options.wal_bytes // (_CLOSING_SHARE if closing else 1)
         # After four times its size, so that a large state takes at most a fifth of what is logged.
-        return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files(
-            self._options.files_max
-        )
+        return logged > max(enough, 4 * self._state.checkpoint_bytes) or self._has_many_files()
 
-    @property
-    def _most_files(self) -> int:
-        return max(self._options.files_max, self._options.costly_files_max)
-
-    def _has_many_files(self, files_max: int) -> bool:
+    def _has_many_files(self, *, costly: bool = False) -> bool:
         """Whether owners that lived briefly left many small files, each of which makes an opening slower, and
         there is room to log again what is in them: on a full disk, in the reserve, or that would keep the
         container from opening (rule W6)."""
         log = self._log.statistics()
         # As many as a large state's checkpoint is worth.
-        large = max(log.retained_bytes, 4 * self._state.checkpoint_bytes)
-        if log.files <= self._files_left + files_max + large // self._options.small_file_bytes:
+        large = max(log.retained_bytes, 4 * self._state.checkpoint_bytes) // self._options.small_file_bytes
+        if costly and self._options.costly_files_max > self._options.files_max:
+            files_max = self._files_needed + self._options.costly_files_max
+        else:
+            files_max = self._files_left + self._options.files_max
+        if log.files <= files_max + large:
             return False
 
         size = self._cache.unflushed_bytes + max(self._state.checkpoint_bytes, _PART_BYTES)
@@ -200,7 +200,7 @@ class Checkpointer:
         # must not take them.
         number = self._state.epoch << 32 | self._count
         # Before the begin, so that the end of this checkpoint already names the higher address.
-        await self._relog_old_bytes()
+        is_relogged = await self._relog_old_bytes()
         begin_group, snapshot = await self._ask(SnapshotRequest(number), 0)
         try:
             # Without data it notes the highest segment id, which is in no part once that segment is deleted
@@ -218,7 +218,7 @@ class Checkpointer:
         # After the parts: what was flushed meanwhile raises the address.
         truncate_before = await self._oldest_unflushed(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
-        await self._completed(snapshot, size)
+        await self._completed(snapshot, size, is_relogged=is_relogged)
 
     def _should_unload(self) -> bool:
         """Whether many segments in memory are idle, and the log has room to say that they are unloaded: on a
@@ -244,7 +244,7 @@ class Checkpointer:
 
         Owners that are killed soon, one after the other, thus leave a bounded number of files: each leaves
         this group whole, or none of it (C7). ``publish`` makes it visible, by its number."""
-        if not self._has_many_files(self._most_files) or (data := await self._small_backlog()) is None:
+        if not self._has_many_files(costly=True) or (data := await self._small_backlog()) is None:
             return
 
         self._count += 1
@@ -257,9 +257,9 @@ class Checkpointer:
         # To the log itself: the pipeline does not run yet.
         await log_checkpoint(self._state, self._log, ops)
         publish(ops, group)
-        await self._completed(snapshot, size)
+        await self._completed(snapshot, size, is_relogged=True)
 
-    async def _completed(self, snapshot: Snapshot, size: int) -> None:
+    async def _completed(self, snapshot: Snapshot, size: int, *, is_relogged: bool) -> None:
         self._written += 1
         self._cycle = snapshot.cycle
         self._state.checkpoint_bytes = size + snapshot.manifest.size
@@ -267,7 +267,8 @@ class Checkpointer:
         self._last_at = self._log.statistics().appended_bytes
         # W5: the address became durable with the end.
         await self._log.truncate()
-        self._files_left = self._log.statistics().files
+        left = self._files_left = self._log.statistics().files
+        self._files_needed = left if is_relogged else min(left, self._files_needed)
 
     async def _write_parts(self, number: int, snapshot: Snapshot) -> int:
         """Log the snapshot in groups of about ``_PART_BYTES``; returns its size."""
@@ -299,23 +300,24 @@ class Checkpointer:
             if s.log_references and s.status is not SegmentStatus.DELETED
         )
 
-    async def _relog_old_bytes(self) -> None:
+    async def _relog_old_bytes(self) -> bool:
         """Log the oldest unflushed bytes again if they keep too much else in the log (rule F4), or all of
-        them if they keep too many files."""
+        them if they keep too many files. Returns whether that was done."""
         horizon = self._log.next_group
         is_little = self._cache.unflushed_bytes <= _RELOG_BYTES and not any(
-            islice(self._unflushed_segments(), _RELOG_SEGMENTS, None)
+            islice(self._unflushed_segments(), self._options.few_segments, None)
         )
-        if not self._has_many_files(self._options.files_max if is_little else self._most_files):
+        is_all = self._has_many_files(costly=not is_little)
+        if not is_all:
             # What is logged again frees at least as much, or an outage of long-term storage would log its
             # backlog over and over.
             unflushed = self._cache.unflushed_bytes
             needless = self._log.statistics().retained_bytes - unflushed
             if needless <= max(self._options.pinned_groups_bytes, unflushed):
-                return
+                return False
             # W6: on a full disk the checkpoint alone lets some files go.
             if not await self._has_room_to_relog():
-                return
+                return False
 
             oldest = await self._oldest_unflushed(horizon)
             horizon = oldest + (horizon - oldest) // 2
@@ -325,6 +327,7 @@ class Checkpointer:
                 if min((group for _, group in segment.log_references), default=horizon) < horizon:
                     await self._relog(segment)
             await anyio.lowlevel.checkpoint()
+        return is_all
 
     async def _has_room_to_relog(self) -> bool:
         """Whether all unflushed bytes fit into the log beside the checkpoint; on a full disk, into the

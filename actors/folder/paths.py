@@ -235,6 +235,15 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
             raise InvalidArgument(
                 f"{folder.path} is inside the store {parent}: name that one, or a folder outside of it"
             )
+    for inner in (folder.wal, folder.chunks):
+        with suppress(OSError):
+            for each in (yield ListFolder(inner)):
+                other = f"{inner}/{each.name}"
+                with suppress(OSError):
+                    yield Close((yield Open(identity_file(StoreFolder(other).wal))))
+                    raise InvalidArgument(
+                        f"{folder.path} is around another store, {other}: name that one, or another folder"
+                    )
     if _other_file(entries):
         yield from _refuse_lost_logs(folder)
         yield from refuse_other_files(folder)

@@ -367,8 +367,8 @@ def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
         raise
     except FileNotFoundError as error:
         raise InvalidArgument(
-            f"{folder.path} has no lts/: put the long-term storage of the store there, or name its bucket "
-            f"(--chunks)"
+            f"{folder.path} has no lts/: put the long-term storage of the store there, or a link to it, or "
+            f"name where it is (--chunks)"
         ) from error
 
 

@@ -41,8 +41,8 @@ class Dialer(ABC):
     pause_max = 0.25
     """The longest pause between two attempts, in seconds."""
     quiet: float | None = None
-    """Seconds without a message after which ``is_replaced`` is asked; None if the end of the connection
-    always shows that a supervisor is gone."""
+    """Seconds without a message after which ``is_replaced`` is asked, and then four times as often; None if
+    the end of the connection always shows that a supervisor is gone."""
 
     @abstractmethod
     async def dial(self, term: int) -> socket.socket | None:
@@ -77,13 +77,16 @@ class SocketDialer(Dialer):
 class RecordDialer(Dialer):
     """To the supervisor that the record names."""
 
-    pause_max = 1.0
+    pause_max = 0.5
     quiet = 2.0
 
-    def __init__(self, coordination: Coordination, url_host: str, new_nonce: Callable[[], str]) -> None:
-        """``url_host``: the address that the host tells clients. ``new_nonce`` returns 32 hexadecimal digits
-        that were never used."""
+    def __init__(
+        self, coordination: Coordination, store: str, url_host: str, new_nonce: Callable[[], str]
+    ) -> None:
+        """``store``: the id in hexadecimal of the store that the host has opened. ``url_host``: the address
+        that it tells clients. ``new_nonce`` returns 32 hexadecimal digits that were never used."""
         self._coordination = coordination
+        self._store = store
         self._url_host = url_host
         self._new_nonce = new_nonce
         self._logged = ""
@@ -98,7 +101,7 @@ class RecordDialer(Dialer):
             else:
                 self._logged = ""
                 return connection
-        # Once for each reason: it is tried again each second.
+        # Once for each reason: it is tried again twice a second.
         if reason != self._logged:
             self._logged = reason
             _log.warning("supervisor_not_reached", reason=reason)
@@ -124,6 +127,12 @@ class RecordDialer(Dialer):
 
     async def _dial(self, term: int) -> socket.socket:
         record = await self._record()
+        # V11: before its term, which is another store's.
+        if not record.is_of(self._store):
+            raise Refused(
+                f"this host has store {self._store} open, and the supervisor on {record.machine} is that of "
+                f"store {record.store_id.hex()}, which was made in its place: start the host again"
+            )
         # V1: that of a supervisor that was replaced, and whose successor's comes.
         if record.term < term:
             raise Unavailable(

@@ -1,8 +1,8 @@
 """The host's link to its supervisor, whichever process that is at the time.
 
 A host goes on without its supervisor: it serves and looks for the next one, for as long as the last welcome
-allowed (rule V4); one that joined does what ``outlast`` says then, and looks on. A supervisor with a lower
-term than one seen before is not obeyed (rule V1). Cancellation cuts the connection.
+allowed (rule V4); one that joined does what ``on_grace_expired`` says then, and looks on. A supervisor with a
+lower term than one seen before is not obeyed (rule V1). Cancellation cuts the connection.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..supervisor.control.messages import (
     Close,
     Drain,
     Hello,
+    Leave,
     Lines,
     Message,
     Open,
@@ -36,6 +37,8 @@ _log = get_logger("host")
 _PAUSE_FIRST = 0.02
 _READ_BYTES = 1 << 16
 _WELCOME_SECONDS = 5.0
+_LOOKS = 4
+"""For a successor of a supervisor that is not heard, in the time after which the first one is made."""
 
 
 Obey = Callable[[Open | Close | Drain], None]
@@ -50,17 +53,17 @@ class Link:
         redirect: Callable[[Owners], None],
         monitor: LoopMonitor,
         grace: float,
-        outlast: Callable[[], Awaitable[None]] | None = None,
+        on_grace_expired: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``hello(term)`` makes the first message. ``redirect`` gets the containers' locations. ``grace``:
-        seconds to go on without a supervisor, until a welcome gives another value. ``outlast``: what is done
-        then, in place of ending."""
+        seconds to go on without a supervisor, until a welcome gives another value. ``on_grace_expired``: what
+        is done then, in place of ending."""
         self._dialer = dialer
         self._hello = hello
         self._redirect = redirect
         self._monitor = monitor
         self._grace = grace
-        self._outlast = outlast
+        self._on_grace_expired = on_grace_expired
         self._left = 0.0
         """Since when there is no supervisor."""
         self._is_doubtful = False
@@ -78,23 +81,23 @@ class Link:
     async def run(self, obey: Obey) -> str:
         """Stay connected and pass orders to ``obey``. Returns why the host should drain and exit."""
         self._left = anyio.current_time()
-        pause, is_outlasting = _PAUSE_FIRST, False
+        pause, has_expired = _PAUSE_FIRST, False
         while True:
             try:
                 if await self._converse(obey):
-                    pause, is_outlasting = _PAUSE_FIRST, False
+                    pause, has_expired = _PAUSE_FIRST, False
                     _log.warning("supervisor_lost", grace_seconds=self._grace)
             except Refused as refused:
                 self.refusal = str(refused)
                 return f"refused by the supervisor: {refused}"
 
             # Hosts serve on without a supervisor, but nobody would replace one that fails.
-            if not is_outlasting and anyio.current_time() - self._left >= self._grace:
-                if self._outlast is None:
+            if not has_expired and anyio.current_time() - self._left >= self._grace:
+                if self._on_grace_expired is None or self._monitor.leaving:
                     return f"no supervisor for {self._grace:g} s"
                 # Before the next hello, which names what is served.
-                await self._outlast()
-                is_outlasting = True
+                await self._on_grace_expired()
+                has_expired = True
             await anyio.sleep(pause)
             pause = min(self._dialer.pause_max, pause * 2)
 
@@ -167,7 +170,7 @@ class Link:
         while True:
             data: bytes | None = None
             # A process that accepts and sends nothing, such as a frozen supervisor, must not hold this host.
-            with anyio.move_on_after(self._dialer.quiet if welcomed else _WELCOME_SECONDS):
+            with anyio.move_on_after(self._patience(is_late) if welcomed else _WELCOME_SECONDS):
                 data = await _receive(connection)
             if data is not None:
                 if welcomed and not data:
@@ -185,6 +188,11 @@ class Link:
             if is_over or await self._dialer.is_replaced(self.term):
                 self._left = heard
                 return b""
+
+    def _patience(self, is_late: bool) -> float | None:
+        # V4: a successor waits for its hosts.
+        quiet = self._dialer.quiet
+        return quiet if quiet is None or not is_late else quiet / _LOOKS
 
     def _is_welcome(self, message: Message, writer: HeartbeatWriter) -> bool:
         if isinstance(message, Refuse):
@@ -213,6 +221,11 @@ class Link:
                 # V1: an order on its way from a supervisor that was replaced meanwhile.
                 if message.term >= self.term:
                     obey(message)
+            case Leave(term):
+                # V10: the heartbeats say so from now on, to this supervisor and to the next.
+                if term >= self.term and not self._monitor.leaving:
+                    _log.info("drain_requested", reason="the supervisor's order")
+                    self._monitor.leaving = True
             case Owners():
                 self._redirect(message)
             case Refuse(reason):

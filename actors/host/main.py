@@ -1,7 +1,8 @@
 """The host process: serves the store's containers over HTTP as the supervisor orders, which has started it
 or, for one that joined (`tierlog host --join`), is found by the store's bucket.
 
-Start: bind, open the folder, connect to the supervisor, which orders the rest. SIGTERM is a hand-over: what
+Start: bind, open the folder, connect to the supervisor, which orders the rest. A signal before a host has
+joined interrupts it, as the command line does. SIGTERM is a hand-over: what
 is not flushed is, within the budget (rule F9), and the supervisor is asked to open the containers elsewhere
 and then to order this host to exit (rule V10). The process drains on that order, on a second SIGTERM or one
 without a supervisor, if its containers were not moved within half of ``drain_limit``, after the grace without
@@ -151,13 +152,21 @@ class ContainerLocations:
         self._runtime = runtime
         self._own_url = own_url
         self._urls: Mapping[int, str] = {}
+        self._absences: Mapping[int, str] = {}
         self._version = 0
 
     def update(self, owners: Owners) -> None:
         urls = {**self._urls, **owners.urls} if owners.is_part else owners.urls
         # What is served here is known better: what ended since would lead requests from this host to itself.
         self._urls = {index: url for index, url in urls.items() if url != self._own_url}
+        kept = self._absences if owners.is_part else {}
+        self._absences = {i: why for i, why in kept.items() if i not in owners.urls} | dict(owners.absences)
         self._version += 1
+
+    def absence_of(self, index: int) -> str:
+        """Why the container stays closed until an operator opens it, by the supervisor's last word; empty if
+        it does not."""
+        return self._absences.get(index, "")
 
     def url_of(self, index: int) -> str | None:
         return self._urls.get(index) or None
@@ -230,7 +239,9 @@ class HostService:
         with bind(self._options.address, self._options.port) as listener:
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._obey_signals)
+                    # One that has not joined has nothing to hand over: a signal interrupts it at once.
+                    if not self._is_joined:
+                        await tasks.start(self._obey_signals)
                     tasks.start_soon(self._leave)
                     with anyio.CancelScope() as self._opening:
                         async with self._opened() as runtime:
@@ -240,11 +251,11 @@ class HostService:
                 # Whoever started it gets one line, which a group would begin with "unhandled errors".
                 raise first_leaf(error) from None
         _log.info("host_ended")
-        if self._joins and self._supervised is not None and self._supervised.refusal:
+        if self._is_joined and self._supervised is not None and self._supervised.refusal:
             raise InvalidArgument(self._supervised.refusal)
 
     @property
-    def _joins(self) -> bool:
+    def _is_joined(self) -> bool:
         return not self._options.control
 
     def _opened(self) -> AbstractAsyncContextManager[ContainerRuntime]:
@@ -252,7 +263,7 @@ class HostService:
         return open_host(
             options.place,
             options.id,
-            config=without_restarts(self._config) if self._joins else self._config,
+            config=without_restarts(self._config) if self._is_joined else self._config,
             store_id=options.store_id,
             adopt=options.adopt,
             span=self._tracing,
@@ -268,6 +279,7 @@ class HostService:
             world,
             container_map=locations.map,
             owner_of=locations.url_of,
+            absence_of=locations.absence_of,
             tracing=self._tracing,
             limits=ServerLimits(
                 connections=self._config.server.connections,
@@ -299,9 +311,10 @@ class HostService:
                 machine=socket.gethostname(),
                 instance=instance,
                 store=runtime.store_id,
+                leaving=monitor.leaving,
             )
 
-        async def outlast() -> None:
+        async def close_all() -> None:
             await orders.close_all()
 
         link = Link(
@@ -310,14 +323,14 @@ class HostService:
             redirect=locations.update,
             monitor=monitor,
             grace=self._config.server.orphan_grace,
-            outlast=outlast if self._joins else None,
+            on_grace_expired=close_all if self._is_joined else None,
         )
         async with anyio.create_task_group() as tasks:
             orders = Orders(runtime, report=link.report, drain=self._drain, tasks=tasks)
             async with serve_http(app, listener, stop_timeout=self._config.timeouts.close):
                 self._supervised = link
                 tasks.start_soon(self._run_link, link, orders)
-                tasks.start_soon(self._announce_welcome, link, reached.url)
+                tasks.start_soon(self._announce_welcome, link, reached.url, tasks)
                 tasks.start_soon(monitor.watch, _Rounds(orders, link, monitor, heap))
                 await self._draining.wait()
                 gateway.drain()
@@ -326,16 +339,18 @@ class HostService:
             tasks.cancel_scope.cancel()
 
     def _dialer(self, runtime: ContainerRuntime, host: str, new_id: Callable[[], str]) -> Dialer:
-        if not self._joins:
+        if not self._is_joined:
             return SocketDialer(self._options.control)
         if runtime.coordination is None:
             raise InvalidArgument(
                 f"{self._options.place} is a data folder, whose hosts `tierlog serve` starts itself"
             )
-        return RecordDialer(runtime.coordination, host, new_id)
+        return RecordDialer(runtime.coordination, runtime.store_id, host, new_id)
 
-    async def _announce_welcome(self, link: Link, url: str) -> None:
+    async def _announce_welcome(self, link: Link, url: str, tasks: anyio.abc.TaskGroup) -> None:
         await link.welcomed.wait()
+        if self._is_joined:
+            await tasks.start(self._obey_signals)
         self._announce(url)
 
     async def _run_link(self, link: Link, orders: Orders) -> None:
@@ -349,11 +364,14 @@ class HostService:
             if self._runtime is None and self._opening is not None:
                 self._opening.cancel()
 
-    async def _obey_signals(self) -> None:
+    async def _obey_signals(
+        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
         # A host of a supervisor has no terminal, and one that joins may have.
-        hang_up = self._joins and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        hang_up = self._is_joined and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
         more = (signal.SIGHUP,) if hang_up else ()
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *more) as signals:
+            task_status.started()
             async for number in signals:
                 if self._draining.is_set():
                     self._force_exit()

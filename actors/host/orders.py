@@ -21,7 +21,6 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.errors import StoreMismatch, TierlogError
-from ..container.container import Container
 from ..container.local_container import LocalContainer
 from ..kernel.exits import ActorExit, ExitKind, first_leaf
 from ..store.runtime import ContainerRuntime
@@ -129,14 +128,14 @@ class Orders:
     def statistics(self) -> dict[str, Any]:
         """For the heartbeats: the facts that the supervisor shows of each container, the health of long-term
         storage, and the requests to a bucket."""
-        active = [
-            container.active
-            for container in map(self._runtime.container, sorted(self._epochs))
-            if container.active is not None
-        ]
+        opened = [self._runtime.container(index) for index in sorted(self._epochs)]
         requests = self._runtime.requests
         return {
-            "containers": {str(container.index): _facts(container) for container in active},
+            "containers": {
+                str(container.index): _facts(container)
+                for container in opened
+                if isinstance(container, LocalContainer)
+            },
             "storage": self._runtime.storage_health.document(),
             **({} if requests is None else {"requests": attrs.asdict(requests)}),
         }
@@ -240,9 +239,14 @@ def _reason(ended: ActorExit) -> str:
     return ": ".join(part for part in (ended.detail, str(leaf or "")) if part) or ended.kind.value
 
 
-def _facts(container: Container) -> dict[str, int]:
-    statistics = container.statistics()
+def _facts(opened: LocalContainer) -> dict[str, Any]:
+    if opened.active is None:
+        return {"log": {"state": opened.statistics().state, "cause": "the container is opened again"}}
+
+    statistics = opened.active.statistics()
+    outage = opened.active.log.outage()
     return {
+        **({"log": {"state": "unreachable", "cause": outage}} if outage else {}),
         "epoch": statistics.epoch,
         "wal_bytes": statistics.log.retained_bytes,
         "unflushed_bytes": statistics.cache.unflushed_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import anyio
 import attrs
@@ -14,7 +15,7 @@ from ...journal.log.s3_calls import RepeatedCalls
 from ...journal.log.s3_layout import S3LogOptions
 from ...journal.log.s3_log import S3Log
 from ...journal.manifest.element import CONTAINERS_PREFIX
-from ...journal.manifest.store_record import MIGRATION_RECORD, being_moved
+from ...journal.manifest.store_record import MIGRATION_RECORD, STORE_RECORD, being_moved
 from ...storage_backends.base.errors import ConfigError, DataCorruption, InvalidArgument, StoreMismatch
 from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.world import World
@@ -23,13 +24,15 @@ from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..container.checkpoint import CheckpointOptions
 from ..folder.chunk_location import ChunkLocation, require_s3, s3_options
 from ..settings.configuration import StoreConfig
+from .nesting import DELAYS, IDENTITY_BYTES, PATIENCE, refuse_around, refuse_inside_bucket
 from .shared import SharedPlace
 
-_LOGS, _CHUNKS, _TRIAL = "wal/", "lts/", "trial"
-LOGS_AND_RECORDS = (_LOGS, IDENTITY, TERM, CONTROL, "leases/", _TRIAL)
+if TYPE_CHECKING:
+    from ...storage_backends.chunks.s3_objects import S3Objects
+
+_LOGS, _CHUNKS, _LEASES, _TRIAL = "wal/", "lts/", "leases/", "trial"
+LOGS_AND_RECORDS = (_LOGS, IDENTITY, TERM, CONTROL, _LEASES, _TRIAL)
 """What is below the prefix besides the chunks."""
-_PATIENCE, _DELAYS = 30.0, (0.02, 1.0)
-"""Seconds for which an opening repeats a listing."""
 _GROUPS_MAX, _SMALL_GROUP = 128, 64 << 10
 """A checkpoint is due after so many small groups, because an opening fetches each."""
 _COSTLY_GROUPS_MAX = 4096
@@ -46,7 +49,7 @@ class BucketPlace(SharedPlace):
         self._config = config
         self._world = world
         self.counts = S3RequestCounts()
-        self._objects: ObjectStore | None = None
+        self._objects: S3Objects | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -70,6 +73,7 @@ class BucketPlace(SharedPlace):
 
     async def begin(self) -> None:
         assert self._objects is not None
+        await refuse_inside_bucket(self._objects, self._location, self._world)
         await refuse_others(self._objects, self.coordination, self._world)
 
     async def locate_chunks(self) -> ChunkLocation:
@@ -80,6 +84,7 @@ class BucketPlace(SharedPlace):
 
     async def check_target(self, chunks: ChunkLocation) -> bool:
         assert self._objects is not None
+        await refuse_inside_bucket(self._objects, self._location, self._world)
         has_logs, own = False, chunks.chunks.removeprefix(str(self._location))
         async with aclosing(self._objects.list("")) as listed:
             async for each in listed:
@@ -112,16 +117,29 @@ class BucketPlace(SharedPlace):
 
 async def refuse_others(objects: ObjectStore, coordination: Coordination, world: World) -> None:
     """There is no identity: raises if something else is there."""
-    calls = RepeatedCalls(objects, world, _PATIENCE, _DELAYS)
-    if await calls.list(f"{_CHUNKS}{MIGRATION_RECORD}"):
+    calls = RepeatedCalls(objects, world, PATIENCE, DELAYS)
+
+    async def find(key: str) -> bytes | None:
+        found = await calls.get(key, IDENTITY_BYTES)
+        return found and found.data
+
+    async def keys_below(prefix: str) -> list[str]:
+        return [each.key for each in await calls.list(prefix)]
+
+    if await keys_below(f"{_CHUNKS}{MIGRATION_RECORD}"):
         raise being_moved(coordination.place(""))
-    if await calls.list(_LOGS) or await calls.list(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
+    logs = await keys_below(_LOGS)
+    await refuse_around(logs, find, coordination.place)
+    if logs or await keys_below(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
         raise DataCorruption(
             "the store's identity is missing although there are logs or chunks of it: put the object back",
             file=coordination.place(IDENTITY),
         )
-    if await calls.list(CONTAINERS_PREFIX):
+    if await keys_below(CONTAINERS_PREFIX):
         raise StoreMismatch(
             f"{coordination.place('')} is long-term storage of a store with logs elsewhere: name another "
             f"prefix"
         )
+    others = [*await keys_below(_CHUNKS), *await keys_below(_LEASES)]
+    own = f"{_CHUNKS}{STORE_RECORD}"  # of the same store, which another process makes
+    await refuse_around((key for key in others if key != own), find, coordination.place)

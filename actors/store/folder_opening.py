@@ -35,6 +35,7 @@ from ..folder.restore_folder import finish_restore
 from ..kernel.process_status import process_start
 from ..settings.configuration import StoreConfig
 from ..telemetry.logging import get_logger
+from .nesting import refuse_chunks_inside
 
 _log = get_logger("node")
 
@@ -70,7 +71,8 @@ async def locate_chunks(
 async def refuse_claimed(
     location: ChunkLocation, files: Files, folder: StoreFolder, world: World, advice: str
 ) -> None:
-    """Raises ``StoreMismatch`` if a store has its chunks there."""
+    """Raises ``StoreMismatch`` if a store has its chunks there, ``InvalidArgument`` if they would be inside
+    another store."""
     chunks = make_chunk_reader(location, files, folder, world)
     await chunks.open()
     try:
@@ -88,6 +90,8 @@ async def refuse_claimed(
         # A new folder has no ``lts/`` either.
     finally:
         await chunks.close()
+    if location.is_bucket:
+        await refuse_chunks_inside(location, world)
 
 
 async def identify(

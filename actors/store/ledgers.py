@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ...journal.coordination.contract import CHUNKS, IDENTITY
+from ...journal.coordination.contract import CHUNKS, CONTROL, IDENTITY, TERM
 from ...journal.coordination.zookeeper import ZooKeeperCoordination
 from ...journal.log.bookkeeper_layout import BookKeeperLogOptions
 from ...journal.log.bookkeeper_log import BookKeeperLog
@@ -38,22 +38,25 @@ from ..folder.chunk_location import (
     make_chunk_reader,
 )
 from ..folder.paths import StoreFolder, run_program
-from ..folder.place import BookKeeperLocation
+from ..folder.place import BOOKKEEPER, BookKeeperLocation
 from ..settings.configuration import BookKeeperConfig, StoreConfig
 from ..telemetry.logging import get_logger
 from .folder_opening import refuse_claimed
+from .nesting import refuse_around, refuse_inside
 from .runtime import background
 from .shared import SharedPlace
 
 _log = get_logger("node")
 _LOGS = "logs"
+_NAMES = (_LOGS, IDENTITY, CHUNKS, TERM, CONTROL, "leases")
+"""Of what a store has directly below its path."""
 _NO_FOLDER = StoreFolder("/")
 """These chunks are in no data folder."""
 _OF_FILE_SYSTEMS = {"lost+found"}
 """What the root of a file system has when it is empty."""
 _LOST_RECORDS = (
     "If its records in ZooKeeper were lost, and its logs with them, `tierlog recover --from-lts` recovers "
-    "what long-term storage has into a data folder; a folder of chunks must be moved there first, as its lts/"
+    "what long-term storage has into a data folder; --chunks names it"
 )
 
 
@@ -108,6 +111,7 @@ class LedgerPlace(SharedPlace):
     async def begin(self) -> None:
         recorded = await self._recorded()
         location = self._decide(recorded)
+        await self._refuse_nested()
         logs = f"{self._location.path}/{_LOGS}"
         if await self._service.children(logs):
             raise DataCorruption(
@@ -141,7 +145,28 @@ class LedgerPlace(SharedPlace):
     async def new_chunks(self) -> ChunkLocation:
         return self._decide(await self._recorded())
 
+    async def _refuse_nested(self) -> None:
+        servers, own = ",".join(self._location.servers), self._location.path[1:]
+
+        async def find(path: str) -> bytes | None:
+            found = await self._service.load(f"/{path}")
+            return found and found.data
+
+        def shown(path: str) -> str:
+            return f"{BOOKKEEPER}{servers}/{path}".rstrip("/")
+
+        await refuse_inside(own, find, shown)
+        below = [key for name in _NAMES async for key in self._below(f"/{own}/{name}")]
+        await refuse_around((key[1:] for key in below), find, lambda path: shown(path or own))
+
+    async def _below(self, path: str) -> AsyncIterator[str]:
+        for name in await self._service.children(path):
+            yield f"{path}/{name}"
+            async for each in self._below(f"{path}/{name}"):
+                yield each
+
     async def check_target(self, chunks: ChunkLocation) -> bool:
+        await self._refuse_nested()
         recorded = await self._recorded()
         if recorded is not None and recorded.chunks != chunks.chunks:
             raise StoreMismatch(

@@ -21,7 +21,7 @@ from typing import TypeVar
 import anyio
 import attrs
 
-from ...journal.coordination.contract import IDENTITY, Coordination
+from ...journal.coordination.contract import CONTROL, IDENTITY, TERM, Coordination
 from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.errors import (
     ConfigError,
@@ -30,7 +30,7 @@ from ...storage_backends.base.errors import (
     StoreMismatch,
     Unavailable,
 )
-from ...storage_backends.base.files import Files, make_folder
+from ...storage_backends.base.files import Close, Files, Open, Program, Read, make_folder, remake_name
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
@@ -54,6 +54,8 @@ from .store import SegmentStore
 
 T = TypeVar("T")
 _log = get_logger("node")
+_KNOWN, _KNOWN_BYTES = "store", 100
+"""In the service's local folder: the id of the store that it had."""
 _REOPENING = Backoff(first=0.5, maximum=5)
 """The pauses of a host that waits for the place."""
 
@@ -155,7 +157,7 @@ class SharedOpener:
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
         async with self._connected():
-            identity = await self._identify(containers)
+            identity = await self._identify(containers, self.place.begin)
             # Before anybody is fenced.
             await run_program(self.files, make_folder(self.cache), self.cache)
             budget = self.config.shutdown.embedded_budget
@@ -166,11 +168,15 @@ class SharedOpener:
     async def served(
         self, containers: int | None, *, waits: bool = False
     ) -> AsyncIterator[tuple[Coordination, StoreIdentity]]:
-        """For a supervisor: what its store's processes agree on, and the store's identity. ``waits``: if
-        nobody answers."""
+        """For a supervisor: what its store's processes agree on, and the store's identity. ``waits``: it
+        stands by, and so waits if nobody answers, and makes no store where this machine knows that there was
+        one (rule V1)."""
+
+        memory = f"{service_folder(self.config, self.location).path}/{_KNOWN}"
 
         async def begin() -> StoreIdentity:
-            identity = await self._identify(containers)
+            begin_new = partial(self._begin_new, memory) if waits else self.place.begin
+            identity = await self._identify(containers, begin_new)
             # What would keep its hosts from opening it is reported once, and here.
             await self.place.locate_chunks()
             return identity
@@ -178,6 +184,7 @@ class SharedOpener:
         async with self._connected(waits=waits):
             identity = await (self._awaited(begin) if waits else begin())
             await self._make_local_folder()
+            await run_program(self.files, _remember(memory, identity, self.world.new_id()), memory)
             yield self.place.coordination, identity
 
     @asynccontextmanager
@@ -200,9 +207,18 @@ class SharedOpener:
                 async with ContainerRuntime(parts).running() as runtime:
                     yield runtime
 
-    async def _identify(self, containers: int | None) -> StoreIdentity:
-        place = self.place
-        return await identify_shared(place.coordination, place.begin, containers, self.config, self.world)
+    async def _identify(self, containers: int | None, begin: Callable[[], Awaitable[None]]) -> StoreIdentity:
+        return await identify_shared(self.place.coordination, begin, containers, self.config, self.world)
+
+    async def _begin_new(self, memory: str) -> None:
+        known = await run_program(self.files, _known(memory), memory)
+        if known:
+            raise InvalidArgument(
+                f"{self.location} had store {known} when a supervisor ran on this machine, and has none now: "
+                f"put its records and chunks back; `tierlog serve` makes a new one, and so does this command "
+                f"once {memory} is removed"
+            )
+        await self.place.begin()
 
     async def _awaited(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Asked again while nobody answers: a host that ended for that each time would be given up before the
@@ -309,6 +325,7 @@ async def identify_shared(
     record = await coordination.load(IDENTITY)
     if record is None:
         try:
+            await _refuse_left(coordination)
             await begin()
         except (DataCorruption, StoreMismatch):
             # Of a store that another process has made meanwhile.
@@ -325,6 +342,34 @@ async def identify_shared(
     found = decode(record.data, place)
     check_containers(found, containers, place, "a store is made")
     return found
+
+
+async def _refuse_left(coordination: Coordination) -> None:
+    """Raises ``DataCorruption`` if there are records that a service makes of a store that it has opened."""
+    for name in (TERM, CONTROL):
+        if await coordination.load(name) is not None:
+            raise DataCorruption(
+                f"the store's identity is missing although there is {coordination.place(name)}: put the "
+                f"identity back, or, for a new store, remove what is left of that one",
+                file=coordination.place(IDENTITY),
+            )
+
+
+def _known(memory: str) -> Program[str]:
+    """The id of the store that a service on this machine had last; empty if there is none."""
+    try:
+        handle = yield Open(memory)
+    except FileNotFoundError:
+        return ""
+    data: bytes = yield Read(handle, 0, _KNOWN_BYTES)
+    yield Close(handle)
+    return data.decode(errors="replace").strip()
+
+
+def _remember(memory: str, identity: StoreIdentity, new_id: str) -> Program[None]:
+    store_id = identity.store_id.hex()
+    if (yield from _known(memory)) != store_id:
+        yield from remake_name(memory, f"{memory}-{new_id}", f"{store_id}\n".encode())
 
 
 async def _existing_identity(coordination: Coordination) -> StoreIdentity:

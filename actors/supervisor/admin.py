@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 
 from ...storage_backends.base.errors import (
     NotOwner,
+    OutcomeUnknown,
     Throttled,
     TierlogError,
     Unavailable,
@@ -280,10 +281,10 @@ async def open_container(call: AdminCall, body: Nothing) -> Answer:
     return _accepted(call)
 
 
-@_command("/v1/hosts/{host}/drain", "drain", NoSuchHost, Conflict)
+@_command("/v1/hosts/{host}/drain", "drain", NoSuchHost, Conflict, OutcomeUnknown)
 async def drain(call: AdminCall, body: Nothing) -> Answer:
     """Move a host's containers to others, and restart it, or let it exit if it joined."""
-    call.server.supervisor.drain(call.scope["path_params"]["host"])
+    await call.server.supervisor.drain(call.scope["path_params"]["host"])
     return _accepted(call)
 
 
@@ -390,7 +391,7 @@ async def _redirect(call: AdminCall, index: int, *, parks: bool = False) -> Answ
         raise Unavailable(supervisor.fleet.assignments[index].absence)
 
     if call.server.forwarder is not None:
-        await call.server.forwarder.forward(call, index, url, parks=parks)
+        await call.server.forwarder.forward(call, index, url, supervisor.map().append_bytes_max, parks=parks)
         return None
 
     # As it was sent: decoded and encoded again, a name with ``%2F`` could become another one.

@@ -29,7 +29,6 @@ from .placement import Placement
 PERMANENT_FAILURES = frozenset({"corrupt", "mismatch", "poisoned"})
 """Kinds of failure that no other attempt can repair."""
 HOUR = 3600.0
-_DRAINED_MAX = 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +45,7 @@ class FleetOptions:
     """A host that has not exited this long after the order to drain is killed."""
     adoption: float = 1.5
     """How long a supervisor that starts waits for hosts of an earlier one before it replaces them."""
-    rejoin: float = 5
+    rejoin: float = 2.5
     """The same for hosts that joined the earlier one, which have to find the next one in a bucket."""
     restart: Backoff = Backoff(first=0.05, maximum=10)
     exits_max: int = 10
@@ -78,11 +77,9 @@ class Fleet:
         self.stopping = False
         self._random = random
         self._placement = Placement(self.hosts, self.assignments, options.failovers_max)
-        wait = max(options.adoption, options.rejoin) if awaited else options.adoption
-        self._placement.not_before = now + wait
+        self._placement.not_before = now + options.adoption
+        self.await_joined(now)
         self._rolling: list[str] = []
-        self._drained: dict[str, str] = {}
-        """The process of each joined host that was forgotten while it drained."""
 
     @property
     def failovers(self) -> int:
@@ -97,6 +94,14 @@ class Fleet:
             # Nothing of an earlier supervisor can still connect.
             host.start_due = now
         return self.tick(now)
+
+    def await_joined(self, now: float) -> None:
+        """From now on those that had joined an earlier supervisor find this one (rule V4)."""
+        awaited = [host for host in self.hosts.values() if host.joined and host.phase is HostPhase.DOWN]
+        for host in awaited:
+            host.since = now
+        if awaited:
+            self._placement.not_before = max(self._placement.not_before, now + self.options.rejoin)
 
     def refusal(self, host_id: str, instance: str, *, joined: bool) -> str:
         """Why the host may not connect; empty if it may. ``instance``: which process of a joined host it
@@ -125,10 +130,11 @@ class Fleet:
         joined: bool = False,
         instance: str = "",
         machine: str = "",
+        leaving: bool = False,
     ) -> list[Command]:
         """A host connected that ``refusal`` admits. ``served``: the epoch of each container that it serves,
         by whichever supervisor's order, each just checked against its log, so that containers that others
-        opened since are not in it.
+        opened since are not in it. ``leaving``: it asks to be drained.
 
         Orders sent on an earlier connection are void: the host has only what it names.
         """
@@ -142,9 +148,6 @@ class Fleet:
         host.pid, host.url, host.last_heard = pid, url, now
         host.instance, host.machine = instance, machine
         host.step(HostEvent.HELLO, now)
-        # V11: it lost its connection, or was not done in time, and its orders with it.
-        if joined and self._drained.pop(host_id, None) == instance:
-            host.step(HostEvent.DRAIN, now)
         for assignment in self.assignments.held(host_id):
             if assignment.index not in served:
                 self._placement.lose(assignment, now)
@@ -153,6 +156,9 @@ class Fleet:
             for index, epoch in sorted(served.items())
             if not self._adopt(host, index, epoch, now)
         ]
+        # V10: it lost its connection or its supervisor, and the order to exit with it. What it serves moves.
+        if leaving:
+            host.step(HostEvent.DRAIN, now)
         if not self._more_hosts_may_report():
             self._placement.not_before = now
         return [*closes, *self.tick(now)]
@@ -411,8 +417,8 @@ class Fleet:
 
     def _next_orders(self, now: float) -> list[Command]:
         commands: list[Command] = list(self._placement.orders(now))
-        # If no host accepts its containers, a draining host keeps them to the end.
-        keeps = not self._placement.accepting
+        # If no host accepts its containers, nor may report yet (V4), a draining host keeps them to the end.
+        keeps = not self._placement.accepting and now >= self._placement.not_before
         for host in self.hosts.values():
             if (
                 host.phase is HostPhase.DRAINING
@@ -437,10 +443,6 @@ class Fleet:
     def _forget(self, host: Host, now: float) -> list[Command]:
         """A joined host is gone for good, as far as is known: it may join again."""
         del self.hosts[host.id]
-        if host.phase is HostPhase.DRAINING:
-            self._drained[host.id] = host.instance
-            if len(self._drained) > _DRAINED_MAX:
-                del self._drained[next(iter(self._drained))]
         return [ForgetHost(host.id), *self._lose(host, now)]
 
     def _lose(self, host: Host, now: float) -> list[Command]:

@@ -1,4 +1,5 @@
-"""Hosts learn from the supervisor which containers have other owners, for redirects: all of them after their
+"""Hosts learn from the supervisor which containers have other owners, for redirects, and why some
+have none until an operator opens them: all of them after their
 hello, then at most ten times a second what has changed.
 
 One answer of a host must not send a message to each other one. Cancellation: a host that missed something is
@@ -15,7 +16,7 @@ import anyio
 from .control.channel import Connection
 from .control.messages import OwnersLines
 from .fleet import Fleet
-from .statistics import owners, url_of
+from .statistics import absences, owners, url_of
 
 PAUSE_SECONDS = 0.1
 
@@ -45,7 +46,7 @@ class OwnerNews:
             moved, self._moved = self._moved, set()
             new, self._new = self._new, set()
             changes = {index: url_of(self._fleet, index) or "" for index in sorted(moved)}
-            lines = OwnersLines(partial(owners, self._fleet), changes)
+            lines = OwnersLines(partial(owners, self._fleet), changes, partial(absences, self._fleet))
             for host, connection in self._connections.items():
                 for line in lines.of(connection.version, is_new=host in new):
                     connection.send_line(line)

@@ -36,7 +36,7 @@ class Placement:
         self._ready: set[int] = set()
         """Those whose pause has ended and that no host could take."""
         self._pinned: set[int] = set()
-        self._troubled: dict[str, float] = {}
+        self._distrusted: dict[str, float] = {}
         """Hosts on which an opening failed, and none succeeded since: until when they get no moves."""
         self.failovers = 0
         self.not_before = float("-inf")
@@ -72,19 +72,19 @@ class Placement:
     def avoid(self, assignment: Assignment, now: float) -> None:
         """It failed on its host."""
         assignment.failed_on, assignment.avoided_until = assignment.host, now + AVOIDED_SECONDS
-        self._troubled[assignment.host] = assignment.avoided_until
+        self._distrusted[assignment.host] = assignment.avoided_until
 
     def trust(self, host_id: str) -> None:
         """It opened a container, or is another process now."""
-        self._troubled.pop(host_id, None)
+        self._distrusted.pop(host_id, None)
 
     def dues(self) -> Iterator[float]:
         """When the pauses end that had not ended at the last ``orders``."""
         if self.accepting:
-            waiting, troubled = self._assignments.next_due, min(self._troubled.values(), default=None)
+            waiting, distrusted = self._assignments.next_due, min(self._distrusted.values(), default=None)
             dues = [] if waiting is None else [max(waiting, self.not_before)]
             # Those that had ended by then would ask for a tick at once, forever.
-            yield from (due for due in (*dues, troubled) if due is not None and due > self._ordered_at)
+            yield from (due for due in (*dues, distrusted) if due is not None and due > self._ordered_at)
 
     def orders(self, now: float) -> Iterator[OpenContainer | CloseContainer]:
         self._ordered_at = now
@@ -99,7 +99,7 @@ class Placement:
             if self._assignments[index].phase is AssignmentPhase.UNASSIGNED
             and self._assignments[index].due <= now
         }
-        self._troubled = {host: until for host, until in self._troubled.items() if until > now}
+        self._distrusted = {host: until for host, until in self._distrusted.items() if until > now}
         moves = max(1, len(self._assignments) // MOVED_AT_ONCE) - self._assignments.unserved
         accepting = self.accepting
         if not accepting or not (self._ready or moves > 0):
@@ -196,7 +196,7 @@ class Placement:
         room = {
             host: targets[host] - load
             for host, load in loads.items()
-            if load < targets[host] and host not in self._troubled
+            if load < targets[host] and host not in self._distrusted
         }
         left = sum(room.values()) - self._assignments.count(AssignmentPhase.CLOSING)
         for host, load in loads.items():

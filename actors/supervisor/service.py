@@ -45,16 +45,17 @@ from .control.channel import control_path
 from .control.record import ControlRecord
 from .fleet import FleetOptions
 from .hosts import is_own_id, own_id
-from .joins import Joins, joined_before
+from .join_listener import JoinListener, joined_before
+from .options import SupervisorOptions
 from .served_store import ServedStore, StoreAsked, check_place, open_served
-from .supervisor import Supervisor, SupervisorOptions
+from .supervisor import Supervisor
 from .term import Term, claim_term
 
 _log = get_logger("service")
 _SETTLE_SECONDS = 30.0
-_REJOIN_SECONDS = 5.0
+_REJOIN_SECONDS = 2.5
 """For which a supervisor waits at least for hosts that had joined the one before: they look into the bucket
-each second, and ask it for what they serve."""
+each half second, and ask it for what they serve, for half of ``server.adoption``."""
 FOLLOWS_AFTER = 1.5
 """Leases that may pass until a supervisor that stands by has followed one that died."""
 _PORT_MAX = 65_535
@@ -172,12 +173,16 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 world.id_bytes(),
                 served_store.term,
                 # In a data folder, which only this machine has, none can join.
-                None if options.store.is_local else partial(joined_before, served_store.coordination),
+                None
+                if options.store.is_local
+                else partial(joined_before, served_store.coordination, served_store.identity.store_id.hex()),
+                None if options.store.is_local else served_store.confirm,
             ) as term,
         ):
             orphans = await _find_orphans(files, options.store)
-            joins = await _open_joins(options, served_store, term, listener.getsockname()[0], world)
-            supervisor = _make_supervisor(options, served_store, term, orphans, joins)
+            address = listener.getsockname()[0]
+            join_listener = await _open_join_listener(options, served_store, term, address, world)
+            supervisor = _make_supervisor(options, served_store, term, orphans, join_listener)
             tracing = tracing_of_process(SUPERVISOR)
             facts = {
                 "store": served_store.identity.store_id.hex(),
@@ -279,9 +284,9 @@ def warn_of_lease(server: ServerConfig) -> None:
         )
 
 
-async def _open_joins(
+async def _open_join_listener(
     options: ServiceOptions, store: ServedStore, term: Term, address: str, world: World
-) -> Joins | None:
+) -> JoinListener | None:
     """Where hosts of other machines join; None if the store is in a data folder."""
     if options.store.is_local:
         return None
@@ -299,8 +304,9 @@ async def _open_joins(
         listener.extra(anyio.abc.SocketAttribute.local_port),  # noqa: S610 - not Django's
         socket.gethostname(),
         term.awaited,
+        store.identity.store_id,
     )
-    return Joins(store.coordination, listener, record, world.new_id)
+    return JoinListener(store.coordination, listener, record, world.id_bytes)
 
 
 def _make_supervisor(
@@ -308,7 +314,7 @@ def _make_supervisor(
     store: ServedStore,
     term: Term,
     orphans: dict[str, Owner],
-    joins: Joins | None,
+    join_listener: JoinListener | None,
 ) -> Supervisor:
     server, store_id = options.config.server, store.identity.store_id
     control = control_path(store_id, options.store.local.path, os.environ) if options.hosts else ""
@@ -328,7 +334,7 @@ def _make_supervisor(
         ),
         random=system_world().random,
         requests=store.requests,
-        joins=joins,
+        join_listener=join_listener,
         awaited=term.awaited,
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.base.statistics import counter, gauge, label, state
 from ...storage_backends.chunks.s3_request_counts import S3RequestStatistics
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
 Facts = Mapping[str, int]
 """What a host's last heartbeats reported about one container."""
-_FACTS = ("wal_bytes", "unflushed_bytes", "segments", "unconfirmed")
+_FACTS = ("epoch", "wal_bytes", "unflushed_bytes", "segments", "unconfirmed")
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 _RECENT_MAX = 20
 _HEALTHY = "ok"
+_NO_TROUBLE = {"state": _HEALTHY, "cause": ""}
 _ADOPTION_SECONDS = 2.0
 """Seconds for which the host of an outdated order, which fenced the owner, may still report the container
 (V2)."""
@@ -123,6 +125,8 @@ class HostFacts:
     last_exit: str = ""
     containers: Mapping[int, Facts] = attrs.field(factory=dict)
     """By the last heartbeat that had them."""
+    logs: Mapping[int, Mapping[str, str]] = attrs.field(factory=dict)
+    """Likewise: the health of the containers' logs."""
     storage: Mapping[str, str] = attrs.field(factory=lambda: storage_health(None))
     """Likewise: the health of long-term storage and its cause."""
     requests: S3RequestStatistics | None = None
@@ -138,11 +142,16 @@ class HostFacts:
                 for index, facts in found.items()
                 if isinstance(facts, dict)
             }
+            self.logs = {
+                int(index): storage_health(facts.get("log"))
+                for index, facts in found.items()
+                if isinstance(facts, dict)
+            }
         self.storage, self.requests = storage_health(statistics.get("storage")), requests
 
 
 def storage_health(found: object) -> dict[str, str]:
-    """The health of long-term storage out of a heartbeat; what is missing counts as healthy.
+    """The health of long-term storage, or of a log, out of a heartbeat; what is missing counts as healthy.
 
     A host of an earlier build outlives the upgrade of its supervisor (rule V4): it sends ``trouble`` for
     ``state``, and ``none`` for ``ok``.
@@ -197,6 +206,12 @@ def owners(fleet: Fleet) -> dict[int, str]:
     """The URL of each container that is served."""
     found = ((assignment.index, url_of(fleet, assignment.index)) for assignment in fleet.assignments)
     return {index: url for index, url in found if url}
+
+
+def absences(fleet: Fleet) -> dict[int, str]:
+    """Why each container that stays closed does."""
+    indexes = sorted(index for phase in WITHHELD for index in fleet.assignments.of("", phase))
+    return {index: fleet.assignments[index].absence for index in indexes}
 
 
 def _assignment(fleet: Fleet, assignment: Assignment, now: float) -> ContainerAssignment:
@@ -298,18 +313,19 @@ class View:
 
     def _container(self, assignment: Assignment) -> dict[str, Any]:
         # Of the host that has it now: an earlier one's are of another ownership.
-        facts: Facts = (
-            self.facts[assignment.host].containers.get(assignment.index, {}) if assignment.host else {}
-        )
+        index, known = assignment.index, self.facts[assignment.host] if assignment.host else HostFacts()
+        facts = known.containers.get(index, {})
         return {
-            "container": assignment.index,
+            "container": index,
             "host": assignment.host,
             "phase": assignment.phase.value,
-            "epoch": assignment.epoch,
+            # Its host opens it again by itself if its owner fails.
+            "epoch": max(assignment.epoch, min(facts.get("epoch", 0), EPOCH_MAX)),
             "phase_seconds": round(self.now - assignment.since, 3),
             "reason": assignment.reason,
             "wal_bytes": facts.get("wal_bytes", 0),
             "unflushed_bytes": facts.get("unflushed_bytes", 0),
             "segments": facts.get("segments", 0),
             "unconfirmed": bool(facts.get("unconfirmed", 0)),
+            "log": dict(known.logs.get(index, _NO_TROUBLE)),
         }

@@ -3,7 +3,7 @@ that it returns.
 
 Owns: its own host processes, the connections of all hosts, the timers, the version of the container map.
 Does not own: any decision (``fleet.py``), the form of messages (``control/``), HTTP (``admin.py``), the port
-and the record for hosts that join (``joins.py``).
+and the record for hosts that join (``join_listener.py``).
 
 Every event goes through ``_execute``: its commands are executed in order in one synchronous step, so events
 never interleave. A host's exit is seen from its process, a lost connection from the socket, a frozen host
@@ -30,7 +30,6 @@ import anyio
 import anyio.abc
 import attrs
 
-from ...storage_backends.base.arguments import APPEND_BYTES_MAX
 from ...storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.lock_files import Owner
@@ -52,6 +51,7 @@ from .commands import (
 )
 from .control.channel import Connection, accept_each, listen
 from .control.messages import (
+    LEAVE_SINCE,
     Close,
     Closed,
     Drain,
@@ -68,9 +68,11 @@ from .control.messages import (
     Unanswered,
     Welcome,
 )
-from .fleet import Fleet, FleetOptions
+from .fleet import Fleet
 from .hosts import HostPhase
-from .joins import Joins
+from .join_listener import JoinListener
+from .leaving import Leaving
+from .options import SupervisorOptions
 from .owner_news import OwnerNews
 from .processes import HostProcess, spawn
 from .statistics import (
@@ -95,21 +97,6 @@ _LATE = 0.02
 """Seconds that the supervisor may be late without extending the hosts' deadlines."""
 
 
-@attrs.frozen(kw_only=True)
-class SupervisorOptions:
-    fleet: FleetOptions
-    control: str
-    """The path of the control socket; empty without hosts of its own."""
-    heartbeat: float = 0.1
-    """Seconds between a host's heartbeats."""
-    orphan_grace: float = 60
-    """Seconds that a host serves on without a supervisor."""
-    append_bytes_max: int = APPEND_BYTES_MAX
-    """The largest append that the hosts take, in bytes; clients learn it from the map."""
-    store: str = ""
-    """The store's id in hexadecimal, which hosts must have too."""
-
-
 class Supervisor:
     def __init__(
         self,
@@ -122,19 +109,19 @@ class Supervisor:
         options: SupervisorOptions,
         random: Random,
         requests: S3RequestCounts | None = None,
-        joins: Joins | None = None,
+        join_listener: JoinListener | None = None,
         awaited: Sequence[str] = (),
     ) -> None:
         """``command(host)``: the command line that starts a host. ``orphans``: an earlier supervisor's hosts
-        that still run. ``requests`` counts those that the term makes to a bucket. ``joins``: where hosts of
-        other machines join; ``awaited`` are those that had joined before."""
+        that still run. ``requests`` counts those that the term makes to a bucket. ``join_listener``: where
+        hosts of other machines join; ``awaited`` are those that had joined before."""
         self._control = options.control
         self._command = command
         self._term = term
         self._orphans = orphans
         self._options = options
         self._requests = requests
-        self._joins = joins
+        self._join_listener = join_listener
         self.fleet = Fleet(containers, hosts, options.fleet, random, anyio.current_time(), awaited)
         self._admission = Admission(term, self.fleet, options.store)
         self.facts = {host: HostFacts() for host in self.fleet.hosts}
@@ -146,7 +133,8 @@ class Supervisor:
         """The one process of each host."""
         self._watched: set[HostProcess] = set()
         self._connections: dict[str, Connection] = {}
-        self._owners: dict[int, tuple[str, int]] = {}
+        self._owners: dict[int, tuple[str, int] | str] = {}
+        """Each owner and its epoch, or why the container stays closed."""
         self._news = OwnerNews(self.fleet, self._connections)
         self._map: ContainerMap | None = None
         self._map_known: tuple[int, int, float] = (0, 0, 0)
@@ -158,6 +146,7 @@ class Supervisor:
         self._settled = anyio.Event()
         self._all_ended = anyio.Event()
         self._superseded: NotOwner | None = None
+        self._leaving = Leaving()
         self._held_back: list[OpenContainer] = []
         """Openings that wait for a check of the term."""
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -172,10 +161,11 @@ class Supervisor:
             self._tasks = await opened.enter_async_context(anyio.create_task_group())
             if listener is not None:
                 self._tasks.start_soon(accept_each, listener, self._serve)
-            if self._joins is not None:
-                self._tasks.start_soon(self._joins.serve, partial(self._serve, joins=self._joins))
-                self._tasks.start_soon(self._joins.publish)
-                self._tasks.start_soon(self._greet_joined)
+            if self._join_listener is not None:
+                joined = partial(self._serve, listener=self._join_listener)
+                self._tasks.start_soon(self._join_listener.serve, joined)
+                self._tasks.start_soon(self._join_listener.publish)
+                self._tasks.start_soon(self._greet_joined, self._join_listener)
             self._tasks.start_soon(self._run_timers)
             self._tasks.start_soon(self._news.run)
             self._tasks.start_soon(self._loop_lag.watch)
@@ -305,12 +295,21 @@ class Supervisor:
         """Open a fenced or quarantined container again."""
         self._execute(self.fleet.release(self.checked_container(index), self._now()))
 
-    def drain(self, host: str) -> None:
-        """Raises ``Conflict`` if the host does not serve: the fleet would forget the order."""
-        phase = self.fleet.hosts[self._checked_host(host)].phase
-        if phase not in (HostPhase.SERVING, HostPhase.DRAINING):
-            raise Conflict(f"{host} is {phase.value} and cannot be drained now")
-        self._execute(self.fleet.drain(host, self._now()))
+    async def drain(self, host: str) -> None:
+        """Returns when the host has confirmed it, and remembers it for the next supervisor (V10). Raises
+        ``Conflict`` if the host does not serve, and ``OutcomeUnknown`` without a timely answer."""
+        phase, connection = self.fleet.hosts[self._checked_host(host)].phase, self._connections.get(host)
+        if phase is HostPhase.DRAINING:
+            return
+        if phase is not HostPhase.SERVING or connection is None:
+            state = phase.value if phase is not HostPhase.SERVING else "not connected"
+            raise Conflict(f"{host} is {state} and cannot be drained now")
+        if connection.version < LEAVE_SINCE:
+            # One of the release before has no such memory.
+            self._execute(self.fleet.drain(host, self._now()))
+            return
+
+        await self._leaving.ask(host, connection, self._term.number)
 
     def start(self, host: str) -> None:
         """Raises ``Conflict`` if it joined."""
@@ -386,10 +385,11 @@ class Supervisor:
             assignment = self.fleet.assignments[index]
             self.failover_times.note(assignment, now)
             is_served = assignment.phase is AssignmentPhase.SERVING
-            owner = (assignment.host, assignment.epoch) if is_served else None
-            if owner != self._owners.pop(index, None):
+            closed = assignment.absence if assignment.is_withheld else ""
+            owner = (assignment.host, assignment.epoch) if is_served else closed
+            if owner != self._owners.pop(index, ""):
                 moved.add(index)
-            if owner is not None:
+            if owner:
                 self._owners[index] = owner
         self.fleet.assignments.changed.clear()
         if moved:
@@ -398,8 +398,8 @@ class Supervisor:
             changed, self.changed = self.changed, anyio.Event()
             changed.set()
             self._news.note_moved(moved)
-        if self._joins is not None:
-            self._joins.note([host.id for host in self.fleet.hosts.values() if host.joined])
+        if self._join_listener is not None:
+            self._join_listener.note([host.id for host in self.fleet.hosts.values() if host.joined])
         if self.is_settled:
             self._settled.set()
 
@@ -455,15 +455,15 @@ class Supervisor:
 
     # --- connections -----------------------------------------------------------------------------
 
-    async def _serve(self, stream: anyio.abc.SocketStream, joins: Joins | None = None) -> None:
-        """One connection, from a host of its own or, with ``joins``, from one that joins."""
+    async def _serve(self, stream: anyio.abc.SocketStream, listener: JoinListener | None = None) -> None:
+        """One connection, from a host of its own or, with ``listener``, from one that joins."""
         connection = Connection(stream)
         async with stream, anyio.create_task_group() as tasks:
             tasks.start_soon(connection.write)
             try:
                 with connection.scope:
-                    if joins is None or await joins.prove(connection):
-                        await self._talk(connection, joined=joins is not None)
+                    if listener is None or await listener.prove(connection):
+                        await self._talk(connection, joined=listener is not None)
             except Unanswered as error:
                 _log.warning("connection_closed", reason=str(error))
             except ProtocolError as error:
@@ -505,8 +505,11 @@ class Supervisor:
             joined=joined,
             instance=hello.instance,
             machine=machine,
+            leaving=hello.leaving,
         )
         self._execute(commands)
+        if hello.leaving:
+            self._leaving.note(host)
         if host in self.fleet.hosts and self.fleet.hosts[host].exit_ordered:
             connection.send(Drain(self._term.number))  # The order went to the connection before.
         while (message := await connection.receive()) is not None:
@@ -575,6 +578,8 @@ class Supervisor:
             commands += self.fleet.drain(host, now)
         if commands:
             self._execute(commands)
+        if beat.leaving:
+            self._leaving.note(host)
 
     def _known(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):
@@ -604,9 +609,11 @@ class Supervisor:
                 _log.warning("host_disconnected", host=host)
             self._execute(self.fleet.disconnected(host, self._now()))
 
-    async def _greet_joined(self) -> None:
+    async def _greet_joined(self, listener: JoinListener) -> None:
         """V4: a host on another machine may not see that its supervisor is gone, and looks for the next one
         when it hears nothing."""
+        await listener.published.wait()
+        self.fleet.await_joined(self._now())
         while True:
             await anyio.sleep(GREETING_SECONDS)
             for host in self.fleet.hosts.values():

@@ -115,13 +115,15 @@ async def claim_term(
     owner: bytes,
     options: TermOptions | None = None,
     find_awaited: FindAwaited | None = None,
+    confirm: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Term]:
     """Become the store's supervisor. ``owner``: 16 bytes that no other start has. ``find_awaited`` reads
-    which hosts had joined the one before. Raises ``Unavailable`` if another process is."""
+    which hosts had joined the one before. ``confirm``, called before a term is taken, raises if the store is
+    not there any more. Raises ``Unavailable`` if another process is."""
     options, is_active = options or TermOptions(), False
     while True:
         try:
-            async with _claimed(coordination, identity.log_id, owner, options, find_awaited) as term:
+            async with _claimed(coordination, identity.log_id, owner, options, find_awaited, confirm) as term:
                 is_active = True
                 yield term
                 return
@@ -141,9 +143,13 @@ async def _claimed(
     owner: bytes,
     options: TermOptions,
     find_awaited: FindAwaited | None,
+    confirm: Callable[[], Awaitable[None]] | None,
 ) -> AsyncIterator[Term]:
     lease = await _take_lease(coordination, log_id, owner, options)
     try:
+        # V1: it may have stood by for weeks.
+        if confirm is not None:
+            await confirm()
         # V1: durable before the first order, so that no later supervisor takes the same term.
         number = await _raise_term(coordination, log_id, owner)
         awaited = () if find_awaited is None else await find_awaited()

@@ -21,6 +21,7 @@ from ..registers.local import fenced
 from .bookkeeper_layout import BookKeeperLogOptions
 from .bookkeeper_quorum import choose_quorum
 from .bookkeeper_record import LogRecord, decode_record, encode_record
+from .call_health import CallHealth
 from .repetition import Repetition
 
 
@@ -50,6 +51,7 @@ class LogContext:
     world: World
     options: BookKeeperLogOptions
     counts: CallCounts = attrs.field(factory=CallCounts)
+    health: CallHealth = attrs.field(factory=CallHealth)
 
     @property
     def place(self) -> str:
@@ -61,7 +63,8 @@ class LogContext:
     @property
     def repeat(self) -> Repetition:
         options = self.options
-        return Repetition(self.world, options.patience, (options.first_delay, options.longest_delay))
+        delays = (options.first_delay, options.longest_delay)
+        return Repetition(self.world, options.patience, delays, self.health)
 
     def metadata(self, epoch: int) -> Mapping[str, bytes]:
         """What says whose a ledger is (rule B8)."""

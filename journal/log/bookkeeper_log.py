@@ -25,7 +25,13 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.ledger_service import Ledger, LedgerService, NoSuchEntry, NoSuchLedger
+from ...storage_backends.base.ledger_service import (
+    AppendLost,
+    Ledger,
+    LedgerService,
+    NoSuchEntry,
+    NoSuchLedger,
+)
 from ...storage_backends.base.world import World
 from ..registers.local import NOBODY
 from .bookkeeper_calls import CallCounts, HeldRecord, LogContext
@@ -233,13 +239,16 @@ class BookKeeperLog(DurableDataLog):
         finally:
             flight.set_started()
         try:
-            first = await adding
+            with self._ctx.health.watched():
+                first = await adding
         except NotOwner:
             raise
         except TierlogError as error:
-            # Another owner may have closed or deleted the ledger.
-            with anyio.move_on_after(_VERDICT_SECONDS), suppress(Unavailable):
-                await self._confirmation.join()
+            # Another owner may have closed or deleted the ledger. B11: not if its sidecar has ended, without
+            # which the next opening need not wait.
+            if not isinstance(error, AppendLost):
+                with anyio.move_on_after(_VERDICT_SECONDS), suppress(Unavailable):
+                    await self._confirmation.join()
             raise OutcomeUnknown(f"group {header.number} may be in {self._name} or not: {error}") from error
         if first != entry:
             what = f"group {header.number} became entry {first}, not {entry}"
@@ -360,6 +369,9 @@ class BookKeeperLog(DurableDataLog):
                 await anyio.lowlevel.checkpoint()
         finally:
             self._reader.drop()
+
+    def outage(self) -> str:
+        return self._ctx.health.outage()
 
     def statistics(self) -> LogStatistics:
         epoch = self._held.record.epoch if self._held else 0

@@ -164,6 +164,11 @@ class DurableDataLog(ABC):
         found out now."""
         self.check_owner()  # Where the hint is never old, it is the answer.
 
+    def outage(self) -> str:
+        """Why the log's service counts as away, for people; empty if it answers. Asks nobody: it is known by
+        the calls that were made anyway."""
+        return ""
+
     def check_folder(self) -> None:
         """Raises ``NotOwner`` if the log's folder was moved or replaced: what is below the same data folder
         may be another store's (rule J7)."""

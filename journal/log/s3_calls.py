@@ -18,6 +18,7 @@ from ...storage_backends.base.object_store import ListedKey, ObjectStore, Stored
 from ...storage_backends.base.statistics import counter
 from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
+from .call_health import CallHealth
 from .repetition import Repetition
 
 _PROOF_BYTES = 256
@@ -49,7 +50,8 @@ class RepeatedCalls:
         self, objects: ObjectStore, world: World, patience: float, delay: tuple[float, float]
     ) -> None:
         self._objects = objects
-        self._repeat = Repetition(world, patience, delay)
+        self.health = CallHealth()
+        self._repeat = Repetition(world, patience, delay, self.health)
         self.counts = RequestCounts()
 
     def place(self, key: str) -> str:

@@ -346,6 +346,9 @@ class S3Log(DurableDataLog):
         self._life.step(LogEvent.CLOSE)
         await anyio.lowlevel.checkpoint()
 
+    def outage(self) -> str:
+        return self._ctx.calls.health.outage()
+
     def statistics(self) -> LogStatistics:
         epoch = self._held.register.epoch if self._held else 0
         retained = self._index.retained_bytes

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -21,11 +21,13 @@ from s3_gateway import AWS_ENVIRONMENT, BUCKET, NoGateway, S3Gateway, find_gatew
 
 from chaos_parts.namespaces import Machine, Network
 from chaos_parts.processes import SCRIPTS, RunError, python_path
-from local_bookkeeper import LocalBookKeeper
+from chaos_parts.units import Unit
+from local_bookkeeper import LocalBookKeeper, bookie_command
 from tierlog.storage_backends.base.errors import ConfigError
 from tierlog.storage_backends.ledgers.installed import CLIENT, SERVER, Installation, default_folder
 
 _SESSION_SECONDS = 4
+_BOOKIES = 3
 _SLOW_KILOBITS = 2_000
 _PORT, _SERVICE_PORT = 9000, 9001
 _BLOCK_BYTES = 1 << 16
@@ -42,8 +44,10 @@ class Engine(ABC):
     """Seconds until another host acks in place of one that is lost, at most."""
     takeover_goal: float
     """Seconds from the order to open a container until it is open, at most."""
-    machines: tuple[Machine, ...]
+    machines: Sequence[Machine]
     """Those of the service, while it runs."""
+    bookies: Sequence[Unit] = ()
+    """Those that are killed and stopped, while it runs."""
 
     @contextmanager
     @abstractmethod
@@ -79,7 +83,7 @@ class S3Engine(Engine):
     @contextmanager
     def running(self, network: Network, folder: Path) -> Iterator[None]:
         machine = network.add("engine", folder / "engine")
-        self.machines = (machine,)
+        self.machines = [machine]
         self.config = f'[s3]\nendpoint = "http://{machine.address}:{_PORT}"\n'
         gateway = S3Gateway(
             machine.command(str(self._program)), machine.folder, address=machine.address, port=_SERVICE_PORT
@@ -103,8 +107,8 @@ class S3Engine(Engine):
 
 
 class BookKeeperEngine(Engine):
-    """ZooKeeper and three bookies, which are one process on one machine; the chunks are in a folder that all
-    machines share."""
+    """ZooKeeper and three bookies, each a process on a machine of its own; the chunks are in a folder that
+    all machines share."""
 
     goal, takeover_goal = 1.0, 0.7
 
@@ -120,14 +124,14 @@ class BookKeeperEngine(Engine):
 
     @contextmanager
     def running(self, network: Network, folder: Path) -> Iterator[None]:
-        machine = network.add("engine", folder / "engine")
-        self.machines, self._network = (machine,), network
+        machine = network.add("zookeeper", folder / "zookeeper")
+        self.machines, self._network = [machine], network
         (folder / "chunks").mkdir()
         service = LocalBookKeeper(
             self._installation,
             machine.folder / "data",
+            bookies=0,
             address=machine.address,
-            interface="eth0",
             under=machine.command(),
         )
         with service:
@@ -136,11 +140,32 @@ class BookKeeperEngine(Engine):
                 f'chunks = "{folder / "chunks"}"\n[bookkeeper]\nfolder = "{self._installation.folder}"\n'
                 f'timeout = "{_SESSION_SECONDS} s"\n'
             )
-            yield
+            self.bookies = [
+                self._bookie(network, folder, number, service.servers) for number in range(1, _BOOKIES + 1)
+            ]
+            try:
+                for bookie in self.bookies:
+                    bookie.start()
+                for bookie in self.bookies:
+                    bookie.wait_ready()
+                yield
+            finally:
+                for bookie in self.bookies:
+                    bookie.kill()
+
+    def _bookie(self, network: Network, folder: Path, number: int, servers: str) -> Unit:
+        name = f"bookie-{number}"
+        machine = network.add(name, folder / name)
+        self.machines = [*self.machines, machine]
+        command = bookie_command(
+            self._installation, machine.folder, servers, interface="eth0", session_seconds=_SESSION_SECONDS
+        )
+        return Unit(machine, "bookie", command, os.environ, folder / f"{name}.log")
 
     def delay(self, seconds: float) -> None:
         if seconds:
-            self._network.slow(self.machines[0], _SLOW_KILOBITS)
+            for machine in self.machines:
+                self._network.slow(machine, _SLOW_KILOBITS)
 
 
 @contextmanager

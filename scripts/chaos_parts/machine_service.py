@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -18,23 +17,24 @@ import anyio
 import httpx
 
 from chaos_parts.engines import Engine
-from chaos_parts.namespaces import Machine, Network
-from chaos_parts.processes import PATIENCE, POLL, RunError, Usage, usage_of
+from chaos_parts.fault import LIMIT
+from chaos_parts.namespaces import Network
+from chaos_parts.processes import RunError, Usage, usage_of
 from chaos_parts.service import TIERLOG, Service, is_balanced
+from chaos_parts.units import PORT, Unit
+from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
 
 LEASE = 2.0
 SILENT_GRACE = 2.0
 ORPHAN_GRACE = 5.0
-_PORT = 8470
 _STATUS_TIMEOUT = 1.0
 _WATCH_SECONDS = 0.05
-_OTHER_TOOK_OVER = "another supervisor took over"
 _SETTINGS = f"""\
 [server]
 lease = "{LEASE:g} s"
 silent_grace = "{SILENT_GRACE:g} s"
 orphan_grace = "{ORPHAN_GRACE:g} s"
-host_port = {_PORT + 1}
+host_port = {PORT + 1}
 container_crashes = 1000
 failovers = 100000
 
@@ -48,98 +48,6 @@ wal_bytes = "1 MiB"
 """
 """Leases and graces that faults outlast, and flushes, rolls and truncations all the time. Hosts may die any
 number of times."""
-
-
-class Unit:
-    """One process of a machine, and the next one when it has ended."""
-
-    def __init__(
-        self, machine: Machine, kind: str, arguments: list[str], environment: dict[str, str], log: Path
-    ) -> None:
-        self.machine = machine
-        self.kind = kind
-        self.log = log
-        self.is_wanted = False
-        """Whether it is to run. The end of one that is not is no fault."""
-        self._command = machine.command(*TIERLOG, kind, *arguments)
-        self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
-
-    @property
-    def name(self) -> str:
-        return self.machine.name
-
-    @property
-    def address(self) -> str:
-        return f"{self.machine.address}:{_PORT + (self.kind == 'host')}"
-
-    @property
-    def pid(self) -> int:
-        return 0 if self._process is None else self._process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def has_joined(self) -> bool:
-        """Whether a supervisor has welcomed the present process, a host."""
-        return any(line.startswith("joined ") for line in self.log_lines())
-
-    def start(self) -> None:
-        self.is_wanted = True
-        self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("ab") as stream:
-            # In a session of its own: Ctrl-C in a terminal reaches the script alone.
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                cwd=self.machine.folder,
-                env=self._environment,
-                start_new_session=True,
-            )
-
-    def signal(self, number: signal.Signals) -> None:
-        """SIGKILL and SIGTERM end it until ``start``, also if it is stopped."""
-        ends = number in (signal.SIGKILL, signal.SIGTERM)
-        self.is_wanted = self.is_wanted and not ends
-        if self.is_alive and self._process is not None:
-            self._process.send_signal(number)
-            if ends:
-                self._process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        self.signal(signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait()
-
-    def log_lines(self) -> list[str]:
-        """Of the present process, or of the last one."""
-        with self.log.open(errors="replace") as stream:
-            stream.seek(self._log_start)
-            return stream.readlines()
-
-    def ended_wrongly(self) -> str:
-        """How it ended, if a wanted one did, and it is no supervisor that another one followed."""
-        lines = [line for line in self.log_lines() if line.strip()] or ["nothing"]
-        if self.kind == "supervise" and any(_OTHER_TOOK_OVER in line for line in lines[-3:]):
-            return ""
-        code = None if self._process is None else self._process.returncode
-        return f"{self.name} ended by itself with exit status {code}: {lines[-1].strip()[:300]}"
-
-    async def ended(self) -> int:
-        """Its exit status, once it has ended. Raises ``RunError`` after a minute: one that is cut off
-        flushes, waits for a supervisor and closes what it has, each within a limit."""
-        assert self._process is not None
-        with anyio.move_on_after(2 * PATIENCE):
-            while (code := self._process.poll()) is None:
-                await anyio.sleep(POLL)
-            return code
-        raise RunError(f"{self.name} did not end within {2 * PATIENCE:g} s: see {self.log}")
 
 
 class MachineService(Service):
@@ -156,7 +64,7 @@ class MachineService(Service):
         self._host_count = hosts
         self._violated = violated
         self.config = folder / "machines.toml"
-        self.uneven_until = 0.0
+        self._uneven_until = 0.0
         """Until then some containers may be kept from some hosts."""
 
     @asynccontextmanager
@@ -186,13 +94,14 @@ class MachineService(Service):
         for variable, folder in place.items():
             (machine.folder / folder).mkdir(mode=0o700)
             environment[variable] = str(machine.folder / folder)
-        port = _PORT + (kind == "host")
+        port = PORT + (kind == "host")
         common = [
             f"--join={self.engine.place}",
             f"--config={self.config}",
             f"--listen={machine.address}:{port}",
         ]
-        return Unit(machine, kind, [*common, *arguments], environment, self.folder / f"{name}.log")
+        command = [*TIERLOG, kind, *common, *arguments]
+        return Unit(machine, kind, command, environment, self.folder / f"{name}.log")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -215,7 +124,7 @@ class MachineService(Service):
 
     async def _keep_running(self) -> None:
         while True:
-            for unit in self.units:
+            for unit in [*self.units, *self.engine.bookies]:
                 if unit.is_wanted and not unit.is_alive:
                     if reason := unit.ended_wrongly():
                         self._violated(reason)
@@ -260,17 +169,22 @@ class MachineService(Service):
         stands by, and each host serves its share."""
 
         def is_complete(status: dict[str, Any]) -> bool:
-            wanted = [unit for unit in self.units if unit.is_wanted]
+            wanted = [unit for unit in [*self.units, *self.engine.bookies] if unit.is_wanted]
             hosts = sorted(unit.name for unit in wanted if unit.kind == "host")
             return (
                 all(unit.is_alive for unit in wanted)
                 and self._is_ours(status)
+                and all(unit.is_ready for unit in self.engine.bookies)
                 and all(unit.pid == status["pid"] or _stands_by(unit) for unit in self.supervisors)
                 and sorted(host["id"] for host in status["hosts"]) == hosts
-                and (is_balanced(status) or (status["ready"] and time.monotonic() < self.uneven_until))
+                and (is_balanced(status) or (status["ready"] and time.monotonic() < self._uneven_until))
             )
 
         return await self.wait_for(is_complete, "all machines do their part")
+
+    def expect_failed_openings(self) -> None:
+        """From now on: what fails on a host is not opened there for a while, if others accept it (V8)."""
+        self._uneven_until = time.monotonic() + AVOIDED_SECONDS + LIMIT
 
     async def settled(self) -> dict[str, Any]:
         return await self.complete()

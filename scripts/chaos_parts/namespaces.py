@@ -166,6 +166,8 @@ class Network:
 
     def slow(self, machine: Machine, kilobits: int) -> None:
         """It receives so much in a second; what waits is late, and what finds no room is lost."""
+        if machine.link in self._slow:
+            return
         self._slow.add(machine.link)
         _run(
             *("tc", "qdisc", "add", "dev", machine.link, "root", "tbf"),

@@ -91,8 +91,13 @@ def free_port() -> int:
 
 
 def kill_process(pid: int) -> None:
+    signal_process(pid, signal.SIGKILL)
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """Nothing happens if it is gone."""
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def command_of(pid: int) -> str:
@@ -126,6 +131,12 @@ def processes_of_session(session: int) -> list[int]:
     """Living processes of a session."""
     found = ((pid, status_fields(pid)) for pid in _all_processes())
     return [pid for pid, stat in found if stat and stat[0] != "Z" and int(stat[3]) == session]
+
+
+def children_of(parent: int) -> list[int]:
+    """Living children."""
+    found = ((pid, status_fields(pid)) for pid in _all_processes())
+    return [pid for pid, stat in found if stat and stat[0] != "Z" and int(stat[1]) == parent]
 
 
 def _all_processes() -> list[int]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .checksum import Buffer
-from .errors import NotOwner, TierlogError, Unavailable
+from .errors import NotOwner, OutcomeUnknown, TierlogError, Unavailable
 
 ENTRY_BYTES_MAX = 1 << 20
 """The largest payload of an entry that callers use, in bytes; a few bytes of their own header come on top."""
@@ -55,6 +55,10 @@ class SidecarNotStarted(Unavailable):
 class LedgerLost(Unavailable):
     """The ledger was open by a way to the service that has ended. It must be opened again: to repeat the call
     helps nobody."""
+
+
+class AppendLost(OutcomeUnknown):
+    """As ``LedgerLost``, of an append."""
 
 
 class Quorum(NamedTuple):
@@ -104,7 +108,8 @@ class Ledger(ABC):
         """Add entries, one after the other, each the buffers of its bytes; returns the number of the first
         when all are durable. Concurrent calls add in the order in which they began.
 
-        Raises ``LedgerFenced``; any failure ends the ledger, as ``OutcomeUnknown`` for what was not acked.
+        Raises ``LedgerFenced``; any failure ends the ledger, as ``OutcomeUnknown`` for what was not acked. It
+        is ``AppendLost`` if the way to the service has ended.
         """
 
     @abstractmethod

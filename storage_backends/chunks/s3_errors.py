@@ -57,6 +57,7 @@ _CONFIGURATION = {
     "SignatureDoesNotMatch": "{endpoint} refuses the signature: the secret key does not belong to the "
     "access key" + _CREDENTIALS,
     "ExpiredToken": "the credentials for {endpoint} have expired; renew them",
+    "TokenRefreshRequired": "the credentials for {endpoint} have expired; renew them",
     "InvalidToken": "the session token is not one of {endpoint}; renew the credentials",
     "AccessDenied": "the credentials may not do {operation} on {url}; allow it in the policy of the "
     "bucket or of the user",
@@ -206,9 +207,13 @@ def _answered(error: Any, request: RequestInfo) -> TierlogError:
             hint="try again later; if that lasts, its log has the reason",
         )
 
-    return Unavailable(
-        f"{request.endpoint} refuses {request.operation} on {request.url} ({status} {code}: {message})"
-    )
+    refusal = f"{request.endpoint} refuses {request.operation} on {request.url} ({status} {code}: {message})"
+    # The request is wrong for this service, also the next time. The answer to a HEAD has no code, and may be
+    # about the credentials.
+    if status == 400 and code not in {"", "400"}:
+        return Unsupported(f"{refusal}: it would refuse that each time")
+
+    return Unavailable(refusal)
 
 
 def _by_status(status: int, code: str) -> str | None:

@@ -12,7 +12,9 @@ from ..base.values import Value
 
 SCHEME = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_PREFIX = re.compile(r"(?:[a-zA-Z0-9_.$#=-]+/)*")
+_PREFIX = re.compile(r"(?:(?!\.{1,2}/)[a-zA-Z0-9_.$#=-]+/)*")
+"""Without ``.`` and ``..``: to a bucket they are names like others, to a tool or a gateway that keeps objects
+in folders another prefix."""
 _PREFIX_MAX = 400
 """With the longest chunk name a key is still shorter than the 1,024 bytes that S3 allows."""
 
@@ -35,7 +37,7 @@ def parse_location(text: str) -> S3Location:
 
     bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
     # With its slash: without one ``a`` would contain the objects of ``ab``.
-    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    prefix = f"{prefix.removesuffix('/')}/" if prefix else ""
     if (
         not text.startswith(SCHEME)
         or not _BUCKET.fullmatch(bucket)
@@ -45,7 +47,7 @@ def parse_location(text: str) -> S3Location:
         raise InvalidArgument(
             f"{text[:80]!r} is not a location in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket "
             f"of 3 to 63 lower-case letters, digits, dots and dashes, and a prefix of at most {_PREFIX_MAX} "
-            f"letters, digits, '.', '_', '$', '#', '=', '-' and '/'"
+            f"letters, digits, '.', '_', '$', '#', '=', '-' and '/', without empty parts, '.' and '..'"
         )
 
     return S3Location(bucket, prefix)

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from ..base.checksum import Buffer
-from ..base.errors import ChunkExists, ChunkNotFound
+from ..base.errors import ChunkExists, ChunkNotFound, Unavailable
 from ..base.object_store import ListedKey, ObjectStore, StoredObject
+from .s3_errors import status_of
 from .s3_location import S3Location
 from .s3_request_counts import S3RequestCounts
 from .s3_requests import S3Options, S3Requests
@@ -41,6 +42,18 @@ class S3Objects(ObjectStore):
         try:
             return await self._requests.get_start(self._location.prefix + key, key, size)
         except ChunkNotFound:
+            return None
+
+    async def find_elsewhere(self, key: str, size: int) -> bytes | None:
+        """The first ``size`` bytes of an object of the bucket, whatever its prefix. None if there is none,
+        or the credentials may not read it: those of a store may be for its prefix alone."""
+        try:
+            return (await self._requests.get_start(key, key, size)).data
+        except ChunkNotFound:
+            return None
+        except Unavailable as error:
+            if status_of(error.__cause__ or error) != 403:
+                raise
             return None
 
     async def list(self, prefix: str) -> AsyncGenerator[ListedKey, None]:

@@ -7,7 +7,6 @@ downloaded so far is continued. Of several installations into one folder one dow
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import subprocess
 import tempfile
@@ -34,6 +33,7 @@ from .installed import (
     Installation,
     JavaProgram,
     artifacts,
+    digest_of,
     is_archive,
     sidecar,
     size_of,
@@ -114,12 +114,7 @@ async def download(
 
 def _is_whole(path: Path, artifact: Artifact) -> bool:
     # What others could change they may have open still: another file takes its place.
-    return size_of(path) == artifact.size and is_guarded(str(path)) and _digest(path) == artifact.sha256
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return size_of(path) == artifact.size and is_guarded(str(path)) and digest_of(path) == artifact.sha256
 
 
 async def _fetch(
@@ -141,7 +136,7 @@ async def _fetch(
             raise
         except OSError as error:
             raise Unavailable(f"{explain(error, str(part))}; run it again to continue") from error
-    found = _digest(part)
+    found = digest_of(part)
     if found != artifact.sha256:
         part.unlink()
         raise DataCorruption(

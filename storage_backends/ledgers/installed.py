@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import zipfile
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -106,11 +107,12 @@ class Installation:
         self.check()
         path = (str(self.classes(sidecar())), *self.class_path([CLIENT]))
         return SidecarProgram(
-            java=java, class_path=path, folder=str(self.folder), heap_mb=heap_mb, check=self.check
+            java=java, class_path=path, folder=str(self.folder), heap_mb=heap_mb, check=self.verify
         )
 
     def check(self) -> None:
-        """Raises ``ConfigError`` if a part of the sidecar is missing or damaged, or others can change it."""
+        """Raises ``ConfigError`` if a part of the sidecar is missing, has another size than it should, or can
+        be changed by others."""
         self.require([CLIENT])
         classes = self.classes(sidecar())
         try:
@@ -122,6 +124,21 @@ class Installation:
             raise ConfigError(explain(error, str(classes))) from error
         if not is_whole:
             raise ConfigError(f"{classes} is damaged: {_ADVICE}")
+
+    def verify(self) -> None:
+        """``check``, and the checksums of all files, which takes 60 ms. Nothing remembers its result: a file
+        may be changed without its times."""
+        self.check()
+        wanted = [(self.jar(each), each.sha256) for each in artifacts() if each.group == CLIENT]
+        classes = self.classes(sidecar())
+        try:
+            harmed = next((jar for jar, expected in wanted if digest_of(jar) != expected), None)
+            if harmed is None and not is_archive(classes, deep=True):
+                harmed = classes
+        except OSError as error:
+            raise ConfigError(explain(error, str(self.folder))) from error
+        if harmed is not None:
+            raise ConfigError(f"{harmed} is damaged, its checksum is wrong: {_ADVICE}")
 
     def require(self, groups: Collection[str], option: str = "") -> None:
         """Raises ``ConfigError`` if a file of these groups is missing, has another size than the pinned one,
@@ -167,13 +184,20 @@ def size_of(path: Path) -> int | None:
         return None
 
 
+def digest_of(path: Path) -> str:
+    """Its SHA-256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def is_archive(path: Path, *, deep: bool = False) -> bool:
     """Whether the file is a whole archive: its table, which is at its end, and with ``deep`` the checksums of
     all that is in it."""
     try:
         with zipfile.ZipFile(path) as archive:
             return not deep or archive.testzip() is None
-    except (FileNotFoundError, zipfile.BadZipFile):
+    # The others: a damaged entry seems to be compressed, or encrypted.
+    except (FileNotFoundError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
         return False
 
 

@@ -20,6 +20,7 @@ from ..base.ledger_service import (
     MISSING,
     READ_ENTRIES_MAX,
     RECORD_BYTES_MAX,
+    AppendLost,
     Ledger,
     LedgerDescription,
     LedgerLost,
@@ -32,6 +33,7 @@ from ..base.ledger_service import (
 from ..base.values import Value
 from .connection import SidecarConnection
 from .process import Complaint, SidecarProgram, started
+from .server_names import require_known
 from .wire import Operation, Refused, put_map, take_description, text
 
 _PATIENCE_MIN, _SESSIONS_MIN = 30.0, 3.0
@@ -40,6 +42,7 @@ _START_SECONDS = 60.0
 _LAST_LINES_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 """Seconds between a start that failed and the next one. Many may ask meanwhile."""
+_CLOSED = "the connection to BookKeeper is closed"
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -59,7 +62,8 @@ class SidecarService(LedgerService):
         self._options = options
         self._tasks: anyio.abc.TaskGroup | None = None
         self._begun, self._closing = anyio.Event(), anyio.Event()
-        self._starting = anyio.Lock()
+        self._attempt: _Attempt | None = None
+        """The start that is under way."""
         self._connection: SidecarConnection | None = None
         self._requests_before = 0
         """Of sidecars that have ended."""
@@ -92,39 +96,49 @@ class SidecarService(LedgerService):
         connection = self._connection
         if connection is not None and not connection.has_ended:
             return connection
-        async with self._starting:
-            connection = self._connection
-            if connection is not None and not connection.has_ended:
-                return connection
-            if self._closing.is_set():
-                raise ClosedError("the connection to BookKeeper is closed")
-            await self._begun.wait()
-            self._requests_before = self.requests
-            self._connection = None
-            self._connection = started_one = await self._start()
-            return started_one
+        await self._begun.wait()
+        if self._attempt is None:
+            self._attempt = self._begin_attempt()
+        attempt = self._attempt
+        await attempt.ended.wait()
+        return attempt.connection()
 
-    async def _start(self) -> SidecarConnection:
+    def _begin_attempt(self) -> _Attempt:
         """B11: raises the error of the last start again until its pause is over: a sidecar costs seconds of
         processor time, and whoever is refused may ask again at once."""
         assert self._tasks is not None
+        if self._closing.is_set():
+            raise ClosedError(_CLOSED)
         if self._failure is not None and anyio.current_time() < self._paused_until:
             raise self._failure.with_traceback(None)
+        self._requests_before = self.requests
+        self._connection = None
+        attempt = _Attempt()
+        self._tasks.start_soon(self._try, attempt)
+        return attempt
+
+    async def _try(self, attempt: _Attempt) -> None:
+        """B11: all callers wait for one start, and it goes on when one of them gives up: calls may have less
+        time than a start takes."""
+        assert self._tasks is not None
         try:
-            connection: SidecarConnection = await self._tasks.start(self._serve)
+            self._connection = attempt.result = await self._tasks.start(self._serve)
         except TierlogError as error:
-            self._failure = error
+            self._failure = attempt.result = error
             self._pause = min(2 * self._pause, _LONGEST_PAUSE) or _FIRST_PAUSE
             self._paused_until = anyio.current_time() + self._pause
-            raise
-        self._failure, self._pause = None, 0.0
-        return connection
+        else:
+            self._failure, self._pause = None, 0.0
+        finally:
+            self._attempt = None
+            attempt.ended.set()
 
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
         """B11: one sidecar, from its start to its end. Raises only before it has started."""
         patience = max(_PATIENCE_MIN, _SESSIONS_MIN * self._options.session_timeout)
         complaint = Complaint()
         start = _Start(task_status)
+        await require_known(self._options.servers)
         why = "this process stopped it"
         async with started(self._program) as (process, link):
             connection = SidecarConnection(link, patience)
@@ -256,6 +270,22 @@ class SidecarService(LedgerService):
         return Session(found.i64(), found.u32() / 1000)
 
 
+@attrs.define(eq=False)
+class _Attempt:
+    """One start, for all that wait for it."""
+
+    ended: anyio.Event = attrs.field(factory=anyio.Event)
+    result: SidecarConnection | TierlogError | None = None
+    """None if its service was closed meanwhile."""
+
+    def connection(self) -> SidecarConnection:
+        if self.result is None:
+            raise ClosedError(_CLOSED)
+        if isinstance(self.result, TierlogError):
+            raise self.result.with_traceback(None)
+        return self.result
+
+
 class _Start:
     """Whether a sidecar has started, or why not."""
 
@@ -294,6 +324,8 @@ class SidecarLedger(Ledger):
         self._failed = False
 
     async def append(self, entries: Sequence[Sequence[Buffer]]) -> int:
+        if self._connection.has_ended:
+            raise AppendLost(f"ledger {self.id}: {self._connection.refusal()}")
         if self._failed:
             raise OutcomeUnknown(f"an append to ledger {self.id} before this one failed")
         # All at once, before the first wait: the sidecar adds in the order of its requests.
@@ -301,10 +333,12 @@ class SidecarLedger(Ledger):
         numbers = [begin(Operation.APPEND, self._handle, *buffers) for buffers in entries]
         try:
             results = [await self._connection.outcome(number) for number in numbers]
-        except BaseException:
+        except BaseException as error:
             self._failed = True
             for number in numbers:
                 self._connection.give_up(number)
+            if isinstance(error, OutcomeUnknown) and self._connection.has_ended:
+                raise AppendLost(str(error)) from error
             raise
         return results[0].i64()
 

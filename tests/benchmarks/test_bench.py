@@ -97,10 +97,8 @@ def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(NAMES[0::4], id="first-quarter"),
-        pytest.param(NAMES[1::4], id="second-quarter", marks=pytest.mark.extended),
-        pytest.param(NAMES[2::4], id="third-quarter", marks=pytest.mark.extended),
-        pytest.param(NAMES[3::4], id="fourth-quarter", marks=pytest.mark.extended),
+        pytest.param(NAMES[at::8], id=f"from-{at}", marks=[pytest.mark.extended] if at else [])
+        for at in range(8)
     ],
 )
 def test_every_benchmark_runs_and_reports_one_object_a_line(

@@ -143,6 +143,19 @@ def test_a_few_rounds_on_several_machines_hold(temporary: Path) -> None:
 
 
 @needs_machines
+@pytest.mark.extended
+def test_a_service_survives_the_loss_of_a_bookie_and_of_a_sidecar(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(installation().folder))
+    verdict = chaos(temporary, *MACHINES, "--engine", "bookkeeper", "--rounds", "2", "--seed", "225", *SMALL)
+
+    assert verdict["actions"] == {"SIGKILL of a bookie": 1, "SIGKILL of a sidecar": 1}
+    for lost in verdict["actions"]:
+        assert verdict["figures"][f"{lost}, until the first ack"]["count"]
+
+
+@needs_machines
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("engine", ["s3", "bookkeeper"])

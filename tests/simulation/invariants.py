@@ -34,6 +34,10 @@ from .services import ServiceLog
 Predicate = Callable[[Container], Iterator[str]]
 
 
+CHECKPOINT_GROUPS_MAX = 80
+"""Of one checkpoint, with what it logs again and what is appended meanwhile."""
+
+
 class Broken(AssertionError):
     """An invariant does not hold; the first line names it."""
 
@@ -313,12 +317,27 @@ def dirty_segments_are_to_be_published(container: Container) -> Iterator[str]:
             yield f"{s!r} is dirty, and no cycle is to publish it"
 
 
+def small_groups_are_few(container: Container) -> Iterator[str]:
+    """What an opening in a bucket fetches (C7): besides the groups of checkpoints and of what is logged
+    again, those after the last checkpoint, and those that it had to leave."""
+    if not isinstance(container.log, S3Log):
+        return
+
+    options, log = container.options.checkpoint, container.log.statistics()
+    large = max(log.retained_bytes, 4 * container.state.checkpoint_bytes) // options.small_file_bytes
+    left = max(options.files_max, options.costly_files_max)
+    limit = options.files_max + left + 2 * (CHECKPOINT_GROUPS_MAX + large)
+    if log.files > limit:
+        yield f"the log has {log.files} groups of {log.retained_bytes} bytes, the bound is {limit}"
+
+
 LOGGED: Mapping[str, Predicate] = {
     "sequences are ordered": sequences_are_ordered,
     "the log keeps what is not flushed": the_log_keeps_what_is_not_flushed,
     "unflushed bytes are marked with their groups": unflushed_bytes_are_marked,
     "garbage is not referenced": garbage_is_not_referenced,
     "dirty segments are to be published": dirty_segments_are_to_be_published,
+    "a log in a bucket has few small groups": small_groups_are_few,
 }
 
 ALL: Mapping[str, Predicate] = {**SEGMENTS, **MEMORY, **LOGGED}

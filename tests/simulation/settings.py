@@ -111,6 +111,10 @@ class Limits:
     wal_low_water: int = 0
     log_files: int = 8
     """Small files, or groups in a bucket, after which a checkpoint is due."""
+    small_group: int = 4 << 20
+    costly_files: int = 0
+    """The same for what costs more than a checkpoint, if that is more."""
+    few_segments: int = 16
     tombstone: float = 60.0
     deadline: float = 5.0
     """Seconds of a call to long-term storage."""
@@ -155,7 +159,10 @@ class Limits:
             checkpoint=CheckpointOptions(
                 self.checkpoint_bytes,
                 self.pinned_bytes,
+                small_file_bytes=self.small_group,
                 files_max=self.log_files,
+                costly_files_max=self.costly_files,
+                few_segments=self.few_segments,
                 idle_segments=self.idle_segments,
             ),
             tombstone=self.tombstone,

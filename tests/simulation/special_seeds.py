@@ -296,7 +296,13 @@ def _with_bucket(plan: Plan, random: Random) -> Plan:
     # In half of them several appends are often under way.
     late = random.choice((site.latency.log, 0.02))
     latency = attrs.evolve(site.latency, log=late, share=random.choice((0.1, 0.5)))
-    limits = attrs.evolve(site.limits, log_files=random.choice((8, 30, 4096)))
+    limits = attrs.evolve(
+        site.limits,
+        log_files=random.choice((4, 12)),
+        small_group=random.choice((300, 2000, 64 << 10)),
+        costly_files=random.choice((0, 40)),
+        few_segments=random.choice((0, 1, 16)),
+    )
     site = attrs.evolve(
         site, wal=WalKind.BUCKET, chunks=ChunksKind.OBJECTS, s3_log=log, limits=limits, latency=latency
     )

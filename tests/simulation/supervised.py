@@ -62,6 +62,7 @@ class SupervisedRun:
         self._lease = started.lease
         self.site = SupervisedSite(self._in_bucket, started, Random(f"site {seed}"), trace, self._send)
         self.operations = 0
+        self._is_healed = False
         self._hosts = [_Host(f"joined-{number}", self.site) for number in range(HOSTS)]
         self._tasks: anyio.abc.TaskGroup
 
@@ -143,7 +144,7 @@ class SupervisedRun:
     def _kill_later(self) -> None:
         """At any await of anybody."""
         if (process := self._any_process()) is not None:
-            after_steps(self._random.randint(1, 200), process.kill)
+            after_steps(self._random.randint(1, 200), partial(self._unless_healed, process.kill))
 
     def _stop(self) -> None:
         if (process := self._any_process()) is not None:
@@ -189,6 +190,11 @@ class SupervisedRun:
                 process.resume()
 
         self._tasks.start_soon(self._later, self._seconds(), resume)
+
+    def _unless_healed(self, act: Callable[[], None]) -> None:
+        """What was to come at some later step or time comes too late at the end."""
+        if not self._is_healed:
+            act()
 
     async def _later(self, seconds: float, act: Callable[[], None]) -> None:
         await trio.sleep(seconds)
@@ -236,7 +242,9 @@ class SupervisedRun:
 
         def freeze(number: int) -> None:
             self._tasks.start_soon(
-                self._later, 0.1, partial(self._freeze_one, self.site.processes[number - 1])
+                self._later,
+                0.1,
+                partial(self._unless_healed, partial(self._freeze_one, self.site.processes[number - 1])),
             )
 
         part = self._random.choice(_RECORDS)
@@ -270,6 +278,7 @@ class SupervisedRun:
 
     async def _to_the_end(self) -> None:
         site, lease = self.site, self._lease
+        self._is_healed = True
         site.faults.clear()
         for machine in site.machines:
             machine.resume()

@@ -20,11 +20,27 @@ from tierlog.actors.supervisor.commands import (
     OpenContainer,
     SpawnHost,
 )
-from tierlog.actors.supervisor.control.messages import Heartbeat
+from tierlog.actors.supervisor.control.channel import Connection
+from tierlog.actors.supervisor.control.messages import VERSION, Heartbeat, Leave, Order
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
-from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
+from tierlog.actors.supervisor.options import SupervisorOptions
+from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import Term
+
+
+class FakeConnection:
+    """Of a host that confirms at once that it leaves."""
+
+    version = VERSION
+
+    def __init__(self, supervisor: FakeHostsSupervisor, host: str) -> None:
+        self._supervisor = supervisor
+        self._host = host
+
+    def send(self, order: Order) -> None:
+        if isinstance(order, Leave) and self._host not in self._supervisor.silent:
+            self._supervisor._handle(self._host, Heartbeat(0, 0.0, {}, leaving=True))
 
 
 class FakeHostsSupervisor(Supervisor):
@@ -105,6 +121,7 @@ class FakeHostsSupervisor(Supervisor):
                 time.sleep(self.spawn_seconds)
                 self.silent.discard(host)
                 self._pids += 1
+                self._connections[host] = cast(Connection, FakeConnection(self, host))
                 self._execute(self.fleet.hello(host, self._pids, self.url, {}, now))
             case KillHost(host) | DrainHost(host):
                 self._execute(self.fleet.exited(host, now))

@@ -117,14 +117,15 @@ class Machine:
                 self.do(self.fleet.fenced(host, index, epoch, "fenced", self.now))
         self.say_hello(host)
 
-    def say_hello(self, host: str) -> None:
+    def say_hello(self, host: str, *, leaving: bool = False) -> None:
         """With what it serves by its logs' word, not by its own belief."""
         owned = {index: epoch for index, epoch in self.serves[host].items() if self.epochs[index] == epoch}
         self.serves[host] = owned
         joined, pid = host in self.joined, self.alive[host]
         assert self.fleet.refusal(host, str(pid), joined=joined) == ""
         more = {"instance": str(pid), "machine": f"machine-of-{host}"} if joined else {}
-        self.do(self.fleet.hello(host, pid, f"http://{host}", owned, self.now, joined=joined, **more))
+        url = f"http://{host}"
+        self.do(self.fleet.hello(host, pid, url, owned, self.now, joined=joined, leaving=leaving, **more))
 
     def run(self, seconds: float, step: float = 0.1) -> None:
         end = self.now + seconds

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import anyio.abc
@@ -15,19 +15,22 @@ import attrs
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog.actors.supervisor.control.messages import (
+    VERSION,
     Challenge,
     Hello,
     Lines,
     Message,
     Proved,
     Report,
+    Welcome,
     encode,
 )
 from tierlog.actors.supervisor.control.proof import answer_challenge, is_confirmed
 from tierlog.actors.supervisor.control.record import ControlRecord, decode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
-from tierlog.actors.supervisor.joins import Joins
-from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
+from tierlog.actors.supervisor.join_listener import JoinListener
+from tierlog.actors.supervisor.options import SupervisorOptions
+from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import Term
 from tierlog.journal.coordination.contract import CONTROL
 from tierlog.journal.coordination.objects import ObjectCoordination
@@ -127,7 +130,15 @@ async def joinable(
 ) -> AsyncIterator[Joinable]:
     [listener] = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    record = ControlRecord(term, WORLD.id_bytes() * 2, "127.0.0.1", port, "node-a", tuple(awaited))
+    record = ControlRecord(
+        term,
+        WORLD.id_bytes() * 2,
+        "127.0.0.1",
+        port,
+        "node-a",
+        tuple(awaited),
+        bytes.fromhex(store) or bytes(16),
+    )
     supervisor = Supervisor(
         containers,
         [],
@@ -138,7 +149,7 @@ async def joinable(
             fleet=options or FleetOptions(silence=30, adoption=0), control="", heartbeat=1, store=store
         ),
         random=Random(1),
-        joins=Joins(coordination_in(bucket), listener, record, lambda: f"{next(_numbers):032x}"),
+        join_listener=JoinListener(coordination_in(bucket), listener, record, WORLD.id_bytes),
         awaited=awaited,
     )
     found = Joinable(supervisor, bucket)
@@ -148,3 +159,14 @@ async def joinable(
             await anyio.sleep(0.001)
         yield found
         tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def connected(found: Joinable, host: str, **more: Any) -> AsyncIterator[Line]:
+    """A host that has proven itself and said hello."""
+    line = await found.connect()
+    async with line.stream:
+        assert await line.prove((await found.record()).secret)
+        await line.send(attrs.evolve(hello(host), **{"newest": VERSION, **more}))
+        assert isinstance(await line.receive(), Welcome)
+        yield line

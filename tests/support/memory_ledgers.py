@@ -18,6 +18,7 @@ from tierlog.storage_backends.base.errors import InvalidArgument, OutcomeUnknown
 from tierlog.storage_backends.base.ledger_service import (
     MISSING,
     READ_ENTRIES_MAX,
+    AppendLost,
     Ledger,
     LedgerDescription,
     LedgerFenced,
@@ -270,6 +271,8 @@ class MemoryLedger(Ledger):
         return first
 
     def _require(self) -> None:
+        if self._is_lost:
+            raise AppendLost("the sidecar ended")
         if self._is_dropped:
             raise Unavailable("the ledger's handle is closed")
         if self._failure is not None:

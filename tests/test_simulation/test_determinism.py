@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
 
+import pytest
 import simulation
 from simulation.planner import make_plan
 from simulation.run import run_seed
@@ -21,7 +22,7 @@ SEEDS = (4, 5, FIRST_IN_BUCKET, FIRST_ON_LEDGERS + 1)
 """One of each kind of log."""
 WORLDS = (*SEEDS, FIRST_SUPERVISED, FIRST_SUPERVISED + 2)
 """And supervisors, in a bucket and in a folder."""
-OPERATIONS = 120
+OPERATIONS = 40
 BEFORE = 12
 """Lines shown before the first difference."""
 
@@ -41,13 +42,13 @@ OF_THE_MACHINE = {
     "uuid",
 }
 
-PROGRAM = f"""
+PROGRAM = """
 import sys
 from pathlib import Path
 from simulation.run import run_seed
-folder, *seeds = sys.argv[1:]
+folder, operations, *seeds = sys.argv[1:]
 for seed in seeds:
-    verdict = run_seed(int(seed), operations={OPERATIONS}, full_trace=True)
+    verdict = run_seed(int(seed), operations=int(operations), full_trace=True)
     lines = [*verdict.trace, verdict.digest, str(verdict.violation), str(sorted(verdict.counts.items()))]
     (Path(folder) / seed).write_text("\\n".join(lines))
 """
@@ -57,9 +58,9 @@ def test_the_seeds_have_every_kind_of_log() -> None:
     assert {make_plan(seed).site.wal for seed in SEEDS} == set(WalKind)
 
 
-def write_traces(folder: Path, seeds: Iterable[int], hash_seed: int) -> None:
+def write_traces(folder: Path, operations: int, seeds: Iterable[int], hash_seed: int) -> None:
     folder.mkdir()
-    words = [sys.executable, "-c", PROGRAM, str(folder), *map(str, seeds)]
+    words = [sys.executable, "-c", PROGRAM, str(folder), str(operations), *map(str, seeds)]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -80,14 +81,15 @@ def first_difference(first: list[str], second: list[str]) -> str | None:
     return None
 
 
-def test_every_line_of_the_trace_is_the_same_in_another_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operations", [OPERATIONS, pytest.param(120, marks=pytest.mark.extended)])
+def test_every_line_of_the_trace_is_the_same_in_another_process(tmp_path: Path, operations: int) -> None:
     """With other hashes of strings, and with other seeds run before in the same process."""
-    write_traces(tmp_path / "once", WORLDS, hash_seed=1)
-    write_traces(tmp_path / "again", reversed(WORLDS), hash_seed=2)
+    write_traces(tmp_path / "once", operations, WORLDS, hash_seed=1)
+    write_traces(tmp_path / "again", operations, reversed(WORLDS), hash_seed=2)
 
     for seed in WORLDS:
         first, second = ((tmp_path / run / str(seed)).read_text().split("\n") for run in ("once", "again"))
-        assert len(first) > OPERATIONS
+        assert len(first) > operations
         assert (difference := first_difference(first, second)) is None, (
             f"seed {seed} is two worlds:\n{difference}"
         )
@@ -107,7 +109,7 @@ def test_keeping_all_steps_changes_nothing() -> None:
 
 
 def test_the_digest_distinguishes_seeds() -> None:
-    assert len({run_seed(seed, operations=OPERATIONS // 4).digest for seed in (*SEEDS, 13)}) == 5
+    assert len({run_seed(seed, operations=OPERATIONS).digest for seed in (*SEEDS, 13)}) == 5
 
 
 def imported(module: Path) -> set[str]:

@@ -9,7 +9,7 @@ from simulation.supervised import FIRST_SUPERVISED
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.extended) for first in (20, 40))]
+    "first", [0, *(pytest.param(first, marks=pytest.mark.extended) for first in (20, 40, 620))]
 )
 def test_worlds_of_supervisors_find_nothing(first: int) -> None:
     for seed in range(first, first + (30 if first else 10)):

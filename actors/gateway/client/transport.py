@@ -20,6 +20,7 @@ from typing import Self
 import anyio
 import httpx
 
+from ...kernel.lost_sockets import lost_sockets
 from .attempts import Send
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Response, StartsStream, TransportFailure
@@ -165,7 +166,8 @@ class AsyncTransport:
         with anyio.move_on_after(send.seconds) as scope:
             self._flights[scope] = send
             try:
-                response = await pool.handle_async_request(request)
+                with lost_sockets():
+                    response = await pool.handle_async_request(request)
                 try:
                     # Raw: answers come without an encoding, so httpx need not look for one.
                     pieces = [piece async for piece in response.aiter_raw()]
@@ -174,9 +176,7 @@ class AsyncTransport:
                 return Response(response.status_code, response.headers, _joined(pieces))
             except httpx.HTTPError as error:
                 return _broken(send, body, error)
-            except (AttributeError, OSError) as error:
-                # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
-                # has taken that away already.
+            except OSError as error:
                 return TransportFailure(body.is_begun, _described(send, f"the connection broke: {error}"))
             finally:
                 del self._flights[scope]
@@ -248,9 +248,10 @@ class AsyncStream:
         with anyio.move_on_after(POLL_SECONDS) as scope:
             self._flights[scope] = self._send
             try:
-                return await act()
+                with lost_sockets():
+                    return await act()
             # The same errors as in `send`. The poll that follows tells the caller of what lasts.
-            except (httpx.HTTPError, AttributeError, OSError):
+            except (httpx.HTTPError, OSError):
                 return b""
             finally:
                 del self._flights[scope]

@@ -48,6 +48,7 @@ def make_app(
     limits: ServerLimits | None = None,
     container_map: Callable[[], ContainerMap] | None = None,
     owner_of: Callable[[int], str | None] | None = None,
+    absence_of: Callable[[int], str] | None = None,
     tracing: Tracing | None = None,
     names: Iterable[str] = (),
     serves: Callable[[int], bool] | None = None,
@@ -56,12 +57,15 @@ def make_app(
     before the server stops.
 
     ``container_map``: the answer of ``/v1/containers``; by default all containers are here.
-    ``owner_of(index)``: the URL of the host that serves another container, if it is known here. ``tracing``
+    ``owner_of(index)``: the URL of the host that serves another container, if it is known here.
+    ``absence_of(index)``: why no host does until an operator opens it, or empty. ``tracing``
     gets a span for every request. ``names``: under which clients reach the server, besides loopback (rule
     H18). ``serves(index)``: whether a container is served here; requests for others are passed on to their
     owners then (rule H22)."""
     limits = limits or ServerLimits()
-    gateway = Gateway(store, world, limits, container_map, owner_of, tracing, names, serves=serves)
+    gateway = Gateway(
+        store, world, limits, container_map, owner_of, tracing, names, serves=serves, absence_of=absence_of
+    )
     return app_of(
         gateway, ENDPOINTS, "tierlog", "Segments: append-only sequences of bytes, durable when acked."
     )

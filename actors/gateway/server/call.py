@@ -187,10 +187,7 @@ class HttpCall(Generic[S]):
                     size += len(piece)
                     # H9: a chunked body has no length by which its head could be refused.
                     if size > maximum:
-                        raise TooLarge(
-                            f"the body has more than {maximum} bytes, the most that "
-                            f"{self.scope['path']} takes"
-                        )
+                        raise body_too_large(self.scope["path"], maximum)
 
                     arrival.take(size)
                     for start in range(0, len(piece), step or len(piece)):
@@ -453,3 +450,8 @@ Call = HttpCall[Gateway]
 
 def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def body_too_large(path: str, maximum: int) -> TooLarge:
+    """Of a body without a length, while it arrives."""
+    return TooLarge(f"the body has more than {maximum} bytes, the most that {path} takes")

@@ -24,6 +24,7 @@ from ....storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from ...kernel.lost_sockets import lost_sockets
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome, decode_outcomes, encode_batch
 from ..wire.errors import OwnedElsewhere, from_problem, is_problem
@@ -108,11 +109,13 @@ class Forwarder:
 
     # --- one request -----------------------------------------------------------------------------
 
-    async def forward(self, call: HttpCall[Any], index: int, url: str, *, parks: bool = False) -> None:
+    async def forward(
+        self, call: HttpCall[Any], index: int, url: str, append_bytes_max: int, *, parks: bool = False
+    ) -> None:
         """Pass ``call`` on to the owner of the container ``index``, at ``url``, and its answer back.
         ``parks``: it is a tail. Raises why there is no answer."""
         call.counts.forwarded += 1
-        request, is_done = PassedRequest(call), False
+        request, is_done = PassedRequest(call, append_bytes_max), False
         async with call.while_connected(request.body.ended, is_tail=parks) as scope:
             with call.server.parked(scope) if parks else nullcontext():
                 await self._pass_on(call, request, index, url, self._parking if parks else self._pool)
@@ -165,7 +168,8 @@ class Forwarder:
             await end_early(call, request)
             return None
 
-        return _lost(flight, reason, is_sent=is_sent and request.body.is_begun, changes=request.changes)
+        is_sent = is_sent and request.body.is_begun and not request.body.is_cut
+        return _lost(flight, reason, is_sent=is_sent, changes=request.changes)
 
     @contextmanager
     def _flying(self, flight: _Flight) -> Iterator[None]:
@@ -325,14 +329,13 @@ class _Answered:
 
     async def _send(self) -> httpx.Response:
         try:
-            return await self._pool.handle_async_request(self._request)
-        except AttributeError as error:
+            with lost_sockets():
+                return await self._pool.handle_async_request(self._request)
+        except ConnectionResetError as error:
             body = self._request.stream
             if isinstance(body, SentBody) and not body.is_asked:
-                # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
-                # has taken that away already.
                 raise httpx.ConnectError("the connection was reset") from error
-            raise httpx.ReadError(str(error)) from error
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         assert self._answer is not None

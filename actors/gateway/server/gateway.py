@@ -148,6 +148,7 @@ class Gateway(ServerContext):
         names: Iterable[str] = (),
         *,
         serves: Callable[[int], bool] | None = None,
+        absence_of: Callable[[int], str] | None = None,
     ) -> None:
         """``serves(index)``: whether the container is served here; with it, requests for others are passed on
         to their owners."""
@@ -155,6 +156,7 @@ class Gateway(ServerContext):
         self.store = store
         self._known_map = container_map or self._own_map
         self._owner_of = owner_of
+        self._absence_of = absence_of
         self._one_port: OnePort | None = None
         if serves is not None and owner_of is not None:
             from .one_port import OnePort  # takes 0.1 s
@@ -189,11 +191,16 @@ class Gateway(ServerContext):
         return await self._one_port.append_each(call, items)
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
-        """``error``, with the owner's URL if another host owns the segment and this one knows which."""
+        """``error``, with the owner's URL if another host owns the segment and this one knows which, or with
+        the reason if none does until an operator opens the container."""
         # Not a subclass: those know their owner.
-        if self.forwarder is not None:
-            return error  # the client need not reach it
-        if type(error) is NotOwner and name is not None and self._owner_of is not None:
+        if type(error) is not NotOwner or name is None:
+            return error
+        # Second hand, so it ends no client's search (H21), but explains why that was in vain.
+        if self._absence_of is not None and (why := self._absence_of(self.store.container_of(name))):
+            return NotOwner(f"{error}: {why}")
+        # In one-port mode the client need not reach it.
+        if self._owner_of is not None and self.forwarder is None:
             owner = self._owner_of(self.store.container_of(name))
             if owner is not None:
                 return OwnedElsewhere(str(error), owner=owner)

@@ -46,7 +46,7 @@ class OnePort:
             # Before a body is read: whoever sent it can send it to the owner.
             raise OwnedElsewhere(f"container {index} is served by another host", owner=url)
 
-        await self.forwarder.forward(call, index, url, parks=parks)
+        await self.forwarder.forward(call, index, url, call.server.store.append_bytes_max, parks=parks)
         return True
 
     async def _ask_all(self, call: Call, path: str) -> bool:

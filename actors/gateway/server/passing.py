@@ -16,7 +16,7 @@ from ....storage_backends.base.errors import InvalidArgument, Unavailable
 from ..wire import paths
 from ..wire.batch import BATCH_TYPE
 from ..wire.headers import FORWARDED, REQUEST_ID
-from .call import HttpCall
+from .call import HttpCall, body_too_large
 
 CONNECT_SECONDS = 3.0
 KEPT_BYTES = 256 << 10
@@ -58,9 +58,9 @@ def is_forwarded(scope: Mapping[str, Any]) -> bool:
 
 
 class PassedRequest:
-    """The client's request as the owner gets it."""
+    """The client's request as the owner gets it. ``append_bytes_max``: what an append may have."""
 
-    def __init__(self, call: HttpCall[Any]) -> None:
+    def __init__(self, call: HttpCall[Any], append_bytes_max: int) -> None:
         scope = call.scope
         self._call = call
         self._headers = passed_headers(scope["headers"], keeps_trace=call.server.tracing is None)
@@ -68,8 +68,15 @@ class PassedRequest:
         self.is_tail = scope["path"].endswith(f"/{paths.Verb.TAIL.value}")
         self.changes = scope["method"] == "POST" and not scope["path"].endswith(_READS)
         framing = dict(scope["headers"])
+        limits = call.server.limits
+        is_append = scope["path"].endswith(f"/{paths.Verb.APPEND.value}")
         self.body = _PassedBody(
-            call, has_body=b"content-length" in framing or b"transfer-encoding" in framing
+            call,
+            has_body=b"content-length" in framing or b"transfer-encoding" in framing,
+            is_chunked=b"transfer-encoding" in framing,
+            maximum=append_bytes_max
+            if is_append
+            else max(limits.json_bytes, limits.commit_bytes, limits.rows_bytes),
         )
         if b"content-length" in framing:
             self._headers.append((b"content-length", framing[b"content-length"]))
@@ -143,8 +150,10 @@ class _PassedBody(SentBody):
     """The body, from the client's connection to the owner's. What was sent counts no longer as in memory,
     unless it is kept for a second attempt."""
 
-    def __init__(self, call: HttpCall[Any], *, has_body: bool) -> None:
+    def __init__(self, call: HttpCall[Any], *, has_body: bool, is_chunked: bool, maximum: int) -> None:
         self._call = call
+        self._is_chunked = is_chunked
+        self._maximum = self._left = maximum
         self._arrival = call.passed_arrival()
         self._kept: list[bytes] | None = []
         self._position = 0
@@ -154,6 +163,11 @@ class _PassedBody(SentBody):
         """The client has sent all of it."""
         if self.is_complete:
             self.ended.set()
+
+    @property
+    def is_cut(self) -> bool:
+        """The owner cannot have got all of it. Of a body with a length its bytes show the end too."""
+        return self._is_chunked and not self.is_complete
 
     def rewind(self) -> bool:
         """Begin again with the first byte; returns whether that is possible."""
@@ -170,7 +184,14 @@ class _PassedBody(SentBody):
 
         if self._kept is None:
             self._arrival.sent()
-        piece, self.is_complete = await self._call.next_piece(self._arrival)
+        piece, is_last = await self._call.next_piece(self._arrival)
+        self._left -= len(piece)
+        # Of one with a length the owner refuses the head. It refuses this one too, but the answer of a peer
+        # that no longer reads can be lost.
+        if self._is_chunked and self._left < 0:
+            raise body_too_large(self._call.scope["path"], self._maximum)
+
+        self.is_complete = is_last
         if self.is_complete:
             self.ended.set()
         if self._kept is not None:

@@ -519,6 +519,8 @@ class ContainerReport(Struct, frozen=True):
     unflushed_bytes: Number
     reason: str
     unconfirmed: bool = False
+    log: ReportedStorage = ReportedStorage()
+    """The health of its log, by what its owner last asked of it."""
 
 
 class ServiceStatus(Struct, frozen=True):

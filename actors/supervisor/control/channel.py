@@ -25,6 +25,7 @@ from ....storage_backends.base.errors import Unavailable
 from ....storage_backends.base.modes import make_folders
 from ....storage_backends.base.os_errors import explain
 from ....storage_backends.files.local_lock import lock_file
+from ...kernel.lost_sockets import lost_sockets
 from ...telemetry.logging import get_logger
 from .messages import (
     LINE_BYTES_MAX,
@@ -120,9 +121,9 @@ def peer_pid(connection: socket.socket) -> int:
 
 def _socket_of(stream: anyio.abc.ByteStream) -> socket.socket | None:
     try:
-        return stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
-    except AttributeError:
-        # The other side has reset it already: uvloop then takes the socket away, which anyio does not expect.
+        with lost_sockets():
+            return stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
+    except ConnectionResetError:
         return None
 
 

@@ -22,13 +22,16 @@ import cattrs
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.ids import EPOCH_MAX
 
-OLDEST, VERSION = 1, 2
+OLDEST, VERSION = 1, 3
 """The versions that this build speaks: its own, and back to that of the release before. From version 2 on
-owners are sent in parts, and statistics with the heartbeats that have news."""
-_PARTS_SINCE = 2
+owners are sent in parts, and statistics with the heartbeats that have news; from version 3 on a host can be
+asked to leave."""
+_PARTS_SINCE, LEAVE_SINCE = 2, 3
 LINE_BYTES_MAX = 1 << 20
 OWNERS_MAX = 2048
 """Containers in one message about owners, each with a URL of some 300 bytes at most."""
+ABSENCES_MAX, ABSENCE_MAX = 256, 300
+"""Of one message: containers that stay closed, and the characters of why each does, of 12 bytes at most."""
 COUNT_MAX = (1 << 63) - 1
 """The largest whole number in a message, which others decode as 64 bits."""
 _PID_MAX = (1 << 31) - 1
@@ -105,6 +108,8 @@ class Hello:
     """Identifies its process among all that join with its id."""
     store: str = ""
     """The id of the store that it has opened, in hexadecimal; empty from a host that does not say."""
+    leaving: bool = False
+    """As in its heartbeats: it gets no containers meanwhile."""
 
 
 @attrs.frozen
@@ -115,8 +120,8 @@ class Heartbeat:
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     """Empty if they are as before."""
     leaving: bool = False
-    """It received SIGTERM and waits for its containers to be moved and for the order to exit. Sent with every
-    heartbeat, so that a supervisor that starts meanwhile learns it too."""
+    """It received SIGTERM or ``Leave``, and waits for its containers to be moved and for the order to exit.
+    Sent with every heartbeat, so that a supervisor that starts meanwhile learns it too."""
 
     @lag.validator
     def _(self, attribute: object, lag: float) -> None:
@@ -201,6 +206,14 @@ class Close:
 
 
 @attrs.frozen
+class Leave:
+    """Ask for your containers to be moved, and then for the order to exit, whoever the supervisor is: the
+    answer is the next heartbeat. Since version 3."""
+
+    term: int = attrs.field(validator=_at_most(EPOCH_MAX))
+
+
+@attrs.frozen
 class Drain:
     """Finish, close everything and exit."""
 
@@ -215,10 +228,13 @@ class Owners:
     """Empty if no host serves the container."""
     is_part: bool = False
     """The other containers' hosts are as before. Since version 2."""
+    absences: Mapping[int, str] = attrs.field(factory=dict)
+    """Of containers that stay closed until an operator opens them: why, and what to do. What a later message
+    names in ``urls`` has none any more."""
 
 
 Report = Proof | Hello | Heartbeat | Opened | Failed | Closed | Fenced | Ended
-Order = Challenge | Proved | Welcome | Refuse | Open | Close | Drain | Owners
+Order = Challenge | Proved | Welcome | Refuse | Open | Close | Leave | Drain | Owners
 Message = Report | Order
 
 _TYPES: Mapping[str, type] = {
@@ -238,6 +254,7 @@ _TYPES: Mapping[str, type] = {
         Refuse,
         Open,
         Close,
+        Leave,
         Drain,
         Owners,
     )
@@ -259,10 +276,17 @@ def encode(message: Message) -> bytes:
 class OwnersLines:
     """What hosts are sent of owners: each line is encoded once for all of them, and only if one needs it."""
 
-    def __init__(self, known: Callable[[], Mapping[int, str]], changes: Mapping[int, str]) -> None:
-        """``known``: the URLs of all owners. ``changes``: of those that are new; empty of who lost it."""
+    def __init__(
+        self,
+        known: Callable[[], Mapping[int, str]],
+        changes: Mapping[int, str],
+        absences: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:
+        """``known``: the URLs of all owners. ``changes``: of those that are new; empty of who lost it.
+        ``absences``: of all that stay closed, why."""
         self._known = known
         self._changes = changes
+        self._find_absences = absences
 
     def of(self, version: int, *, is_new: bool) -> Sequence[bytes]:
         """For a host that speaks ``version``. ``is_new``: it was sent no owners yet."""
@@ -279,16 +303,30 @@ class OwnersLines:
     @cached_property
     def _all(self) -> Sequence[bytes]:
         first, *others = _parts(self._known()) or [{}]
-        return [encode(Owners(first)), *(encode(Owners(part, True)) for part in others)]
+        return [
+            encode(Owners(first)),
+            *(encode(Owners(part, True)) for part in others),
+            *_absence_lines(self._absences),
+        ]
 
     @cached_property
     def _news(self) -> Sequence[bytes]:
-        return [encode(Owners(part, True)) for part in _parts(self._changes)]
+        absences = {index: why for index, why in self._absences.items() if index in self._changes}
+        return [*(encode(Owners(part, True)) for part in _parts(self._changes)), *_absence_lines(absences)]
+
+    @cached_property
+    def _absences(self) -> Mapping[int, str]:
+        return self._find_absences()
 
 
-def _parts(urls: Mapping[int, str]) -> list[dict[int, str]]:
-    items = list(urls.items())
-    return [dict(items[begin : begin + OWNERS_MAX]) for begin in range(0, len(items), OWNERS_MAX)]
+def _parts(texts: Mapping[int, str], size: int = OWNERS_MAX) -> list[dict[int, str]]:
+    items = list(texts.items())
+    return [dict(items[begin : begin + size]) for begin in range(0, len(items), size)]
+
+
+def _absence_lines(absences: Mapping[int, str]) -> list[bytes]:
+    cut = {index: why[:ABSENCE_MAX] for index, why in absences.items()}
+    return [encode(Owners({}, True, part)) for part in _parts(cut, ABSENCES_MAX)]
 
 
 def decode(line: bytes) -> Message:

@@ -63,6 +63,31 @@ def test_a_mirror_with_other_files_is_to_be_replaced(run: Run, tmp_path: Path, e
     assert "doctor" not in done.err
 
 
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        "repo1.maven.org/maven2",
+        "/srv/maven",
+        "file:///srv/maven",
+        "ftp://host/maven",
+        "https://",
+        "https:///maven2",
+        "http://host:port/maven",
+        "http://host:99999/maven",
+        "http://[::1/maven",
+        "http://host/maven?x=1",
+        "http://ho st/maven",
+        "http://user:secret@host:no/maven",
+    ],
+)
+def test_a_malformed_mirror_is_refused_with_how_to_write_it(run: Run, tmp_path: Path, mirror: str) -> None:
+    done = run("bookkeeper", "install", f"--into={tmp_path / 'into'}", f"--mirror={mirror}")
+    assert (done.code, done.out) == (2, "")
+    assert "write https://HOST/PATH, such as https://repo1.maven.org/maven2" in " ".join(done.err.split())
+    assert "secret" not in done.err
+    assert not (tmp_path / "into").exists()
+
+
 def test_an_installation_says_that_it_waits_for_another_one(tmp_path: Path) -> None:
     folder = tmp_path / "into"
     folder.mkdir(mode=0o755)

@@ -58,6 +58,47 @@ def test_a_store_is_recovered(run: Run, lost: Path) -> None:
     assert "`tierlog recover --from-lts --container N`" in again.err
 
 
+async def append(data: Path) -> None:
+    async with tierlog.open_store(data, config=QUIET) as store:
+        await store.append("app/events", b"more")
+        await store.flush()
+
+
+def test_chunks_are_recovered_where_they_are(run: Run, lost: Path, tmp_path: Path) -> None:
+    """On the disk of another machine, for example, which is mounted elsewhere."""
+    mounted, data = tmp_path / "mounted", tmp_path / "new" / "data"
+    (lost / "lts").rename(mounted)
+    command = ("recover", "--from-lts", "--data", str(data), "--chunks")
+    assert run(*command, str(mounted)).code == 0
+    assert (data / "lts").readlink() == mounted
+    read = ("segment", "read", "app/events", "--data", str(data))
+    assert run(*read).out == "0123456789"
+    # The store goes on there.
+    anyio.run(append, data)
+    assert run(*read).out == "0123456789more"
+    assert b"more" in {path.read_bytes() for path in mounted.rglob("*") if path.is_file()}
+    assert run("doctor", "--deep", "--data", str(data)).code == 0
+
+    # Again, in case that it was killed before it was complete.
+    shutil.rmtree(data / "wal")
+    assert run(*command, str(mounted)).code == 0
+
+
+def test_a_folder_of_chunks_that_cannot_be_recovered_leaves_no_link(
+    run: Run, lost: Path, tmp_path: Path
+) -> None:
+    data, empty = tmp_path / "new", tmp_path / "empty"
+    empty.mkdir()
+    refused = run("recover", "--from-lts", "--data", str(data), "--chunks", str(empty))
+    assert (refused.code, list(data.iterdir())) == (1, [])
+    refused = run("recover", "--from-lts", "--data", str(data), "--chunks", f"{empty}/none")
+    assert (refused.code, f"there is no folder {empty}/none" in refused.err) == (1, True)
+    # It is not replaced.
+    refused = run("recover", "--from-lts", "--data", str(lost), "--chunks", str(empty))
+    assert (refused.code, "move it away, or recover it without --chunks" in refused.err) == (1, True)
+    assert run("recover", "--from-lts", "--data", str(lost), "--chunks", f"{lost}/lts").code == 0
+
+
 def test_a_file_in_the_place_of_the_logs_is_named_as_such(run: Run, lost: Path) -> None:
     (lost / "wal").touch()
     refused = run("recover", "--from-lts", "--data", str(lost))

@@ -48,6 +48,7 @@ STATUS: dict[str, Any] = {
             "unflushed_bytes": 1_048_576,
             "reason": REASON if number else "",
             "unconfirmed": False,
+            "log": {"state": "ok", "cause": ""},
         }
         for number in range(2)
     ],
@@ -95,6 +96,15 @@ def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:
     assert line.startswith("unconfirmed containers (1) delete no chunks until `tierlog gc sweep --confirm`")
 
 
+def test_a_container_whose_log_is_away_does_not_just_serve() -> None:
+    first, second = STATUS["containers"]
+    log = {"state": "unreachable", "cause": "no success for 9 s, the last error: no route"}
+    shown = lines(200, STATUS | {"containers": [first | {"log": log}, second]})
+    assert any("serving, log unreachable" in line for line in shown)
+    assert "container 0: its log is unreachable: no success for 9 s, the last error: no route" in shown
+    assert not any("log unreachable" in line for line in lines(200))
+
+
 def test_v3_closed_containers_are_named_with_what_opens_them() -> None:
     first, second = STATUS["containers"]
     status = STATUS | {"containers": [first | {"phase": "fenced"}, second]}
@@ -125,3 +135,27 @@ def test_a_wide_terminal_shows_every_column_on_one_line_each() -> None:
     every = "host phase machine pid containers lag storage starts last exit"
     assert any(" ".join(line.split()) == every for line in shown)
     assert any(line.rstrip().endswith(REASON) for line in shown)
+
+
+@pytest.mark.parametrize("phase", ["silent", "serving"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_drain_of_the_last_host_asks_first(
+    run: Run, phase: str, joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    first, second = STATUS["hosts"]
+    status = {**STATUS, "hosts": [{**first, "joined": joined}, {**second, "phase": phase}]}
+    with scripted(lambda received: json_answer(status)) as server:
+        refused = run("host", "drain", "host-0", "--url", server.url)
+        asked = [received.method for received in server.received]
+        agreed = run("host", "drain", "host-0", "--yes", "--url", server.url)
+    assert agreed.code == 0
+    if phase == "serving":
+        assert (refused.code, asked) == (0, ["GET", "POST"]), "the other host takes them"
+        return
+    until = "another host joins" if joined else "it is back"
+    assert (refused.code, asked) == (1, ["GET"])
+    assert refused.err == (
+        "error: no other host accepts containers: 1 container of host-0 will have no host until "
+        f"{until}; not confirmed: add --yes\n"
+    )

@@ -74,6 +74,20 @@ async def flushed(world: PipelineWorld, name: str = NAME, **changes: object) -> 
     )
 
 
+class CountedFiles:
+    """A log that has so many ``files``."""
+
+    def __init__(self, log: DurableDataLog) -> None:
+        self._log = log
+        self.files = 8
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    def statistics(self) -> LogStatistics:
+        return attrs.evolve(self._log.statistics(), files=self.files)
+
+
 def retained(world: PipelineWorld) -> list[int]:
     """The numbers of the groups that the log still has."""
     return [stored.info.number for stored in world.service._states["c"].groups]
@@ -242,29 +256,51 @@ async def test_a_clean_close_needs_less_log_for_a_checkpoint() -> None:
 
 async def test_many_small_files_make_a_checkpoint_due_once() -> None:
     """If it cannot remove them, the next one waits for as many more."""
-    files = 8
-
-    class Log:
-        def __getattr__(self, name: str) -> object:
-            return getattr(world.log, name)
-
-        def statistics(self) -> LogStatistics:
-            return attrs.evolve(world.log.statistics(), files=files)
-
     async with PipelineWorld().running() as world:
         await created(world)
-        log = cast("DurableDataLog", Log())
+        log = CountedFiles(world.log)
         parts = world.parts
         checkpointer = Checkpointer(
-            parts.state, parts.cache, parts.unflushed, log, world.ask_internal, NEVER_RELOG
+            parts.state,
+            parts.cache,
+            parts.unflushed,
+            cast("DurableDataLog", log),
+            world.ask_internal,
+            NEVER_RELOG,
         )
         assert not checkpointer.is_due()
-        files = 9
+        log.files = 9
         assert checkpointer.is_due()
         await checkpointer.checkpoint()
         assert not checkpointer.is_due()
-        files = 18
+        log.files = 18
         assert checkpointer.is_due()
+
+
+async def test_many_unflushed_bytes_are_logged_again_once_they_keep_too_many_files() -> None:
+    """Checkpoints in between leave these files, and count them as left."""
+    options = attrs.evolve(NEVER_RELOG, files_max=8, costly_files_max=30, few_segments=1)
+    async with PipelineWorld().running() as world:
+        await created(world, NAME, "other")
+        await world.ask(append(NAME, b"abc"))
+        await world.ask(append("other", b"d"))
+        log = CountedFiles(world.log)
+        parts = world.parts
+        checkpointer = Checkpointer(
+            parts.state,
+            parts.cache,
+            parts.unflushed,
+            cast("DurableDataLog", log),
+            world.ask_internal,
+            options,
+        )
+        relogged = []
+        for log.files in range(9, 9 * 9, 9):
+            assert checkpointer.is_due()
+            await checkpointer.checkpoint()
+            relogged.append(checkpointer.statistics().relogged_bytes)
+
+        assert relogged == [0, 0, 0, 4, 4, 4, 4, 8]
 
 
 # --- saying it again (F4) -----------------------------------------------------------------------

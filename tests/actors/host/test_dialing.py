@@ -23,10 +23,11 @@ from tierlog.actors.supervisor.control.record import ControlRecord, encode_contr
 from tierlog.journal.coordination.contract import CONTROL
 
 pytestmark = pytest.mark.anyio
+STORE = "73" * 16
 
 
 def dialer(bucket: Bucket, url_host: str = "127.0.0.1") -> RecordDialer:
-    return RecordDialer(coordination_in(bucket), url_host, WORLD.new_id)
+    return RecordDialer(coordination_in(bucket), STORE, url_host, WORLD.new_id)
 
 
 def put(bucket: Bucket, record: ControlRecord) -> None:
@@ -101,6 +102,15 @@ async def test_v1_the_record_of_a_supervisor_that_was_replaced_is_ignored(
     async with joinable(bucket, term=2):
         reason = await reason_of(dialer(bucket), caplog, term=3)
         assert "the supervisor of term 2 was replaced by that of term 3" in reason
+
+
+async def test_v11_the_record_of_the_store_that_was_made_in_its_place_ends_the_host() -> None:
+    """Whatever its term: it is another store's."""
+    bucket = Bucket()
+    put(bucket, record(free_port(), store_id=b"n" * 16))
+    for term in (0, 9):
+        with pytest.raises(Refused, match=f"has store {STORE} open, and .* of store {'6e' * 16}"):
+            await dialer(bucket).dial(term)
 
 
 async def test_a_supervisor_of_this_machine_that_is_gone_is_named(caplog: pytest.LogCaptureFixture) -> None:

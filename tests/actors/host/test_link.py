@@ -27,6 +27,7 @@ from tierlog.actors.supervisor.control.messages import (
     Drain,
     Heartbeat,
     Hello,
+    Leave,
     Open,
     Order,
     Owners,
@@ -52,7 +53,7 @@ class Host:
         path: str,
         grace: float = 60,
         dialer: Dialer | None = None,
-        outlast: Callable[[], Awaitable[None]] | None = None,
+        on_grace_expired: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.obeyed: list[Order] = []
         self.owners: list[Owners] = []
@@ -66,12 +67,13 @@ class Host:
             redirect=self.owners.append,
             monitor=self.monitor,
             grace=grace,
-            outlast=outlast,
+            on_grace_expired=on_grace_expired,
         )
 
     async def hello(self, term: int) -> Hello:
         self.hellos += 1
-        return Hello("host-0", os.getpid(), "http://h", {0: self.hellos}, term)
+        leaving = self.monitor.leaving
+        return Hello("host-0", os.getpid(), "http://h", {0: self.hellos}, term, leaving=leaving)
 
     async def run(self) -> None:
         self.ended = await self.link.run(self.obeyed.append)
@@ -169,6 +171,37 @@ async def test_v4_the_next_supervisor_learns_what_is_served_by_then(path: str) -
         assert host.owners == [Owners({0: "http://h"})]
 
 
+async def test_v10_a_host_that_was_asked_to_leave_says_so_to_this_supervisor_and_to_the_next(
+    path: str,
+) -> None:
+    closed = anyio.Event()
+
+    async def on_grace_expired() -> None:
+        closed.set()
+
+    host = Host(path, on_grace_expired=on_grace_expired)
+    async with running(host):
+        async with await listen(path) as listener:
+            async with accepted(listener) as (connection, hello):
+                assert not hello.leaving
+                connection.send(Welcome(3, 0.001, 60))
+                connection.send(Leave(2))
+                while (beat := await connection.receive()) != Closed(7):
+                    assert isinstance(beat, Heartbeat)
+                    assert not beat.leaving, "that was the order of a supervisor that was replaced"
+                    if beat.sequence == 5:
+                        host.link.report(Closed(7))
+                connection.send(Leave(3))
+                while not (isinstance(beat := await connection.receive(), Heartbeat) and beat.leaving):
+                    continue
+            async with accepted(listener) as (connection, hello):
+                assert hello.leaving
+                connection.send(Welcome(4, 0.001, 0.05))
+        await host.done.wait()
+    # It need not wait for another supervisor, as others that joined do.
+    assert (host.ended, closed.is_set()) == ("no supervisor for 0.05 s", False)
+
+
 async def test_v1_a_supervisor_with_a_lower_term_is_left_alone(path: str) -> None:
     host = Host(path)
     async with await listen(path) as listener, running(host):
@@ -233,6 +266,20 @@ async def test_v4_a_supervisor_that_is_not_heard_is_left_only_for_one_with_a_hig
             assert hello.term == 1
 
 
+async def test_v4_a_supervisor_that_is_not_heard_is_looked_for_more_often(path: str) -> None:
+    """A successor waits for its hosts, and not for long."""
+    dialer = QuietDialer(path)
+    dialer.quiet = scaled(1.0)
+    host = Host(path, dialer=dialer)
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):
+        connection.send(Welcome(1, 30, 60))
+        while not dialer.asked:
+            await anyio.sleep(0.001)
+        with anyio.fail_after(0.9 * dialer.quiet):
+            while dialer.asked < 3:
+                await anyio.sleep(0.001)
+
+
 async def test_v4_late_orders_of_a_supervisor_that_was_replaced_meanwhile_are_not_obeyed(path: str) -> None:
     """They were on their way while it was cut off, and would fence what its successor has found."""
     dialer = QuietDialer(path)
@@ -289,26 +336,26 @@ async def test_v4_a_supervisor_that_is_not_heard_for_the_grace_is_none(path: str
     assert host.ended == "no supervisor for 0.1 s"
 
 
-async def test_v4_a_joined_host_outlasts_its_grace_once_and_says_hello_to_the_next_supervisor(
+async def test_v4_a_joined_host_closes_its_containers_once_after_its_grace_and_looks_on(
     path: str,
 ) -> None:
     closed = 0
-    outlasted = anyio.Event()
+    expired = anyio.Event()
 
-    async def outlast() -> None:
+    async def on_grace_expired() -> None:
         nonlocal closed
         closed += 1
-        outlasted.set()
+        expired.set()
 
-    host = Host(path, grace=0.05, outlast=outlast)
+    host = Host(path, grace=0.05, on_grace_expired=on_grace_expired)
     async with running(host):
-        await outlasted.wait()
+        await expired.wait()
         await anyio.sleep(0.2)
         assert closed == 1
         async with await listen(path) as listener, accepted(listener) as (connection, _):
             connection.send(Welcome(1, 30, 0.05))
-            outlasted = anyio.Event()
-        await outlasted.wait()
+            expired = anyio.Event()
+        await expired.wait()
     assert (closed, host.hellos, host.ended) == (2, 1, "")
 
 

@@ -100,6 +100,18 @@ async def test_an_opened_container_answers_until_it_is_closed() -> None:
             await host.runtime.store.segment_info(NAME)
 
 
+async def test_heartbeats_say_whose_log_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosts(Site()) as (host,):
+        for number in (0, 1):
+            await host.obey(Open(1, number, 7))
+        active = host.runtime.container(1).active
+        assert active is not None
+        monkeypatch.setattr(active.log, "outage", lambda: "no success for 9 s")
+        facts = host.orders.statistics()["containers"]
+        assert "log" not in facts["0"]
+        assert facts["1"]["log"] == {"state": "unreachable", "cause": "no success for 9 s"}
+
+
 async def test_an_order_to_open_a_served_container_is_answered_with_its_epoch() -> None:
     async with hosts(Site()) as (host,):
         assert await host.obey(Open(1, 0, 7)) == Opened(0, 7, 1)

@@ -50,6 +50,14 @@ async def test_no_store_is_made_inside_another_one(tmp_path: Path, inner: str) -
         pass  # an existing store may have more files
 
 
+@pytest.mark.parametrize("inner", ["wal/inner", "lts/inner"])
+async def test_no_store_is_made_around_another_one(tmp_path: Path, inner: str) -> None:
+    async with tierlog.open_store(tmp_path / inner, containers=1):
+        pass
+    assert f"is around another store, {tmp_path / inner}" in await refusal(tmp_path)
+    assert not (tmp_path / "wal" / "store").exists()
+
+
 @pytest.mark.parametrize("path", ["wal", "lts", "lts/cache", ".", "..", "x/../wal", "/", "DATA"])
 async def test_the_chunk_cache_has_a_folder_of_its_own(tmp_path: Path, path: str) -> None:
     """Its files would lie among those of the store, or beside it."""

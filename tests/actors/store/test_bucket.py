@@ -32,9 +32,13 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig
+from tierlog.actors.store.folder_opening import system_world
+from tierlog.actors.supervisor.served_store import StoreAsked, open_served
 from tierlog.journal.log.contract import LogStatistics
 from tierlog.storage_backends.chunks import s3_requests
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.storage_backends.chunks.s3_location import S3Location
+from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -104,6 +108,72 @@ async def test_what_was_acked_is_there_on_another_machine(here: Machine, elsewhe
     async with here.open() as store:
         assert await read_all(store) == b"".join(PIECES) + b"and more!"
         assert (await store.segment_info(NAME)).flushed_length == 200_008
+
+
+@pytest.mark.parametrize("inner", ["wal/x", "lts/a/b", "store", "beside"])
+async def test_a_store_is_not_made_inside_another_one(here: Machine, server: S3Server, inner: str) -> None:
+    async with here.open():
+        pass
+    before = set(server.objects())
+    message = f"{PLACE}/{inner}/ is inside the store {PLACE}/: name that one"
+    with pytest.raises(InvalidArgument, match=message):
+        async with here.open(f"{PLACE}/{inner}"):
+            pass
+    # Nor are the chunks of one whose logs are elsewhere.
+    with pytest.raises(InvalidArgument, match=message):
+        async with open_store(here.disk.with_name("data"), config=here.settings(chunks=f"{PLACE}/{inner}")):
+            pass
+    assert set(server.objects()) == before
+    # The first part of a name is none of its parts.
+    async with here.open(f"{PLACE}{inner.replace('/', '-')}"):
+        pass
+
+
+async def test_a_store_is_not_made_inside_long_term_storage(here: Machine) -> None:
+    async with open_store(
+        here.disk.with_name("data"), config=here.settings(chunks=f"{PLACE}/chunks")
+    ) as store:
+        await fill(store)
+        await store.flush()
+    with pytest.raises(InvalidArgument, match=f"is inside the long-term storage {PLACE}/chunks/: name"):
+        async with here.open(f"{PLACE}/chunks/app"):
+            pass
+
+
+async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
+    here: Machine, elsewhere: Machine, server: S3Server
+) -> None:
+    """It is started again by its system, perhaps, after the bucket was emptied by mistake."""
+
+    async def identity_of(machine: Machine, *, stands_by: bool) -> bytes:
+        asked = StoreAsked(
+            place=S3Location(BUCKET, "stores/first/"),
+            config=machine.settings(),
+            containers=1,
+            take_over=False,
+            stands_by=stands_by,
+        )
+        async with open_served(asked, LocalFiles(), system_world()) as served:
+            return served.identity.store_id
+
+    made = await identity_of(here, stands_by=True)
+    assert await identity_of(here, stands_by=True) == made
+    for key in server.objects():
+        server.remove(key)
+    with pytest.raises(InvalidArgument, match=f"had store {made.hex()} when .* and has none now: put its"):
+        await identity_of(here, stands_by=True)
+    assert server.objects() == {}
+
+    other = await identity_of(here, stands_by=False)
+    assert other != made
+    assert await identity_of(here, stands_by=True) == await identity_of(elsewhere, stands_by=True) == other
+
+
+async def test_credentials_may_be_for_the_prefix_alone(here: Machine, server: S3Server) -> None:
+    for key in ("_system/store", "stores/store"):
+        server.fail(Fault("GetObject", key=key, refuse=(403, "AccessDenied")))
+    async with here.open() as store:
+        await fill(store)
 
 
 async def test_everything_is_below_the_prefix_and_nothing_needed_is_local(

@@ -11,8 +11,8 @@ from support.call_faults import CallFault, FaultKind
 from support.faulty_objects import FaultyObjects
 from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
-from tierlog import DataCorruption, StoreConfig, StoreMismatch, Unavailable
-from tierlog.actors.folder.identity import StoreIdentity
+from tierlog import DataCorruption, InvalidArgument, StoreConfig, StoreMismatch, Unavailable
+from tierlog.actors.folder.identity import StoreIdentity, encode
 from tierlog.actors.store.bucket import refuse_others
 from tierlog.actors.store.shared import identify_shared
 from tierlog.journal.coordination.contract import IDENTITY
@@ -79,6 +79,41 @@ async def test_chunks_of_a_store_elsewhere_are_refused() -> None:
     bucket.put("_system/containers/0000/journal/1", b"x", "")
     with pytest.raises(StoreMismatch, match="logs elsewhere"):
         await identify(FaultyObjects(bucket))
+
+
+@pytest.mark.parametrize("name", ["term", "control"])
+async def test_records_that_only_a_store_has_are_of_one_that_lost_its_identity(name: str) -> None:
+    bucket = Bucket()
+    bucket.put(name, b"x", "")
+    with pytest.raises(DataCorruption, match=f"there is memory:{name}: put the identity back, or, for a new"):
+        await identify(FaultyObjects(bucket))
+    assert list(bucket.objects) == [name]
+
+
+IDENTITY_OF_ANOTHER = encode(StoreIdentity(bytes(16), bytes(16), 4, 0))
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("wal/x/store", "wal/x"),
+        ("lts/a/b/store", "lts/a/b"),
+        ("leases/x/store", "leases/x"),
+        ("lts/chunks/_system/store", "lts/chunks"),
+    ],
+)
+async def test_a_store_is_not_made_around_another_one(key: str, other: str) -> None:
+    bucket = Bucket()
+    bucket.put(key, IDENTITY_OF_ANOTHER, "")
+    with pytest.raises(InvalidArgument, match=f"memory: is around another store, memory:{other}/"):
+        await identify(FaultyObjects(bucket))
+    assert list(bucket.objects) == [key]
+
+
+async def test_an_object_of_that_name_is_no_store() -> None:
+    bucket = Bucket()
+    bucket.put("lts/grocery/store", b"bread", "")
+    assert (await identify(FaultyObjects(bucket))).containers == StoreConfig().containers
 
 
 async def test_other_objects_beside_it_are_no_obstacle() -> None:

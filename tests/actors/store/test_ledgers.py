@@ -111,6 +111,30 @@ async def test_records_are_below_the_path_and_chunks_in_the_folder(
         assert await read_all(view) == b"".join(PIECES)
 
 
+@pytest.mark.parametrize("inner", ["logs/x", "logs/0000/x", "store/x", "beside"])
+async def test_a_store_is_not_made_inside_another_one(here: Machine, tmp_path: Path, inner: str) -> None:
+    async with here.open():
+        pass
+    (tmp_path / "others").mkdir()
+    settings = here.site.settings(tmp_path / "disk", chunks=str(tmp_path / "others"))
+    before = set(here.site.cluster.records)
+    place = here.site.place
+    with pytest.raises(InvalidArgument, match=f"{place}/{inner} is inside the store {place}: name that one"):
+        async with open_store(f"{place}/{inner}", config=settings):
+            pass
+    assert set(here.site.cluster.records) == before
+
+
+async def test_a_store_is_not_made_around_another_one(here: Machine, tmp_path: Path) -> None:
+    other = f"{here.site.place}/logs/x"
+    async with open_store(other, config=here.site.settings(here.disk), containers=1):
+        pass
+    (tmp_path / "others").mkdir()
+    with pytest.raises(InvalidArgument, match=f"{here.site.place} is around another store, {other}: name"):
+        async with here.open(settings={"chunks": str(tmp_path / "others")}):
+            pass
+
+
 async def test_a_second_opening_fences_the_first(here: Machine, elsewhere: Machine) -> None:
     async with here.open() as first:
         await fill(first)

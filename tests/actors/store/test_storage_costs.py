@@ -134,6 +134,10 @@ class Slow(MemoryChunkStorage):
     answered: float | None = None
     """When the first such write succeeded."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = anyio.Event()
+
     async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
         await self._transfer(name, data)
         return await super()._create_with_content(name, data)
@@ -145,6 +149,7 @@ class Slow(MemoryChunkStorage):
     async def _transfer(self, name: str, data: Sequence[Buffer]) -> None:
         if self.began is None and not name.startswith(SYSTEM_SCOPE):
             self.began = anyio.current_time()
+            self.begun.set()
         await anyio.sleep(self.latency + sum(map(len, data)) / self.rate)
         if self.answered is None and self.began is not None:
             self.answered = anyio.current_time()
@@ -217,11 +222,12 @@ class Fast(Slow):
     latency, rate = 0.001, 100e6
 
 
-async def flushed(store: SegmentStore, names: list[str], length: int) -> float:
+async def flushed(store: SegmentStore, slow: Slow, names: list[str], length: int) -> float:
     """The moment at which that much of each is flushed, which nobody asks for."""
+    await slow.begun.wait()
     for name in names:
         while (await store.segment_info(name)).flushed_length < length:
-            await anyio.sleep(0.0005)
+            await anyio.sleep(slow.latency / 2)
     return anyio.current_time()
 
 
@@ -240,7 +246,7 @@ async def test_s7_a_backlog_of_any_size_is_caught_up_at_full_speed_once_a_probe_
         for name in names:
             await store.create_segment(name)
             await store.append(name, data)
-        end = await flushed(store, names, len(data))
+        end = await flushed(store, slow, names, len(data))
         assert slow.began is not None
         plain = end - slow.began
 
@@ -255,6 +261,6 @@ async def test_s7_a_backlog_of_any_size_is_caught_up_at_full_speed_once_a_probe_
             await store.append(name, data)
         await anyio.sleep(5 * MINUTE)
         chunks.script = None
-        end = await flushed(store, names, len(data))
+        end = await flushed(store, slow, names, len(data))
         assert slow.answered is not None
         assert end - slow.answered <= plain / 0.8

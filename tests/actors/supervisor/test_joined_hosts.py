@@ -164,6 +164,20 @@ def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once
     assert (world.forgotten, set(world.owners.values())) == (["a"], {"b"})
 
 
+def test_v10_the_next_supervisor_goes_on_with_a_drain() -> None:
+    """The host names it in its hello, and is ordered to close what it serves, and to exit."""
+    world = joined(4, "a", "b")
+    follow(world, "a", "b")
+    world.say_hello("a", leaving=True)
+    assert world.host_phase("a") is HostPhase.DRAINING
+    world.run(0.2)
+    assert world.count(DrainHost) == 0, "others may take its containers"
+    world.say_hello("b")
+    world.run(1)
+    assert set(world.owners.values()) == {"b"}
+    assert (world.forgotten, world.count(DrainHost), world.fleet.failovers) == (["a"], 1, 0)
+
+
 @pytest.mark.parametrize("seconds", [0.2, OPTIONS.drain_limit + 1])
 def test_v11_a_joined_host_that_is_forgotten_while_it_drains_goes_on_with_it(
     seconds: float, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +191,7 @@ def test_v11_a_joined_host_that_is_forgotten_while_it_drains_goes_on_with_it(
         if "a" in world.fleet.hosts:
             world.do(world.fleet.disconnected("a", world.now))
     assert world.forgotten == ["a"]
-    world.say_hello("a")
+    world.say_hello("a", leaving=True)
     assert list(world.alive) == ["b"]
 
     world.join("a")
@@ -322,10 +336,10 @@ def test_v4_the_next_supervisor_waits_for_joined_hosts_and_moves_nothing() -> No
     world = joined(4, "a", "b")
     before = world.owners
     follow(world, "a", "b")
-    world.run(OPTIONS.adoption + 1)
+    world.run(OPTIONS.adoption + 0.3)
     assert world.commands == [], "they have longer than hosts on its machine"
     world.say_hello("a")
-    world.run(1)
+    world.run(0.3)
     assert world.commands == []
     world.say_hello("b")
     world.run(10)
@@ -345,6 +359,21 @@ def test_v4_what_no_joined_host_reports_in_time_is_opened_and_nothing_else_moves
     assert world.forgotten == ["b"]
     opened = {each.index for each in world.commands if isinstance(each, OpenContainer)}
     assert opened == set(range(4)) - set(kept)
+
+
+def test_v4_joined_hosts_have_their_time_from_when_they_can_find_the_supervisor() -> None:
+    """Its record may be late."""
+    world = joined(4, "a", "b")
+    before = world.owners
+    follow(world, "a", "b")
+    world.run(OPTIONS.rejoin - 0.2)
+    world.fleet.await_joined(world.now)
+    world.say_hello("a")
+    world.run(OPTIONS.rejoin - 0.2)
+    assert world.commands == []
+    world.say_hello("b")
+    world.run(10)
+    assert (world.owners, world.commands) == (before, [])
 
 
 def test_v4_no_host_is_waited_for_longer_than_the_last_one_that_is_awaited() -> None:

@@ -22,7 +22,7 @@ from tierlog.actors.gateway.server.connections import REFUSED_MAX
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire.errors import Conflict
 from tierlog.actors.store.folder_opening import system_world
-from tierlog.actors.supervisor import joins, supervisor
+from tierlog.actors.supervisor import join_listener, supervisor
 from tierlog.actors.supervisor.admin import LIMITS, make_admin_app
 from tierlog.actors.supervisor.control import channel, messages
 from tierlog.actors.supervisor.control.channel import Connection
@@ -34,6 +34,7 @@ from tierlog.actors.supervisor.control.messages import (
     Drain,
     Heartbeat,
     Hello,
+    Leave,
     Message,
     Open,
     Opened,
@@ -47,14 +48,14 @@ from tierlog.actors.supervisor.control.proof import PROOF_BYTES_MAX
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
-from tierlog.actors.supervisor.joins import joined_before
+from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
 from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import superseded
 from tierlog.journal.coordination.contract import CONTROL
 from tierlog.storage_backends.base.errors import NotOwner, Unavailable
 
 pytestmark = pytest.mark.anyio
-WRONG = b"w" * 32
+WRONG, STORE = b"w" * 32, b"s" * 16
 
 
 def phase(found: Supervisor, host: str) -> HostPhase | None:
@@ -167,7 +168,7 @@ async def has_ended(line: Line) -> bool:
 async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(join_listener, "UNPROVEN_MAX", 3)
     async with joinable(Bucket()) as found:
         secret = (await found.record()).secret
         idle = [await challenged(found) for _ in range(6)]
@@ -185,7 +186,7 @@ async def test_v12_connections_without_a_proof_are_bounded_and_keep_no_host_out(
 async def test_v12_who_holds_most_connections_without_a_proof_loses_the_oldest_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joins, "UNPROVEN_MAX", 3)
+    monkeypatch.setattr(join_listener, "UNPROVEN_MAX", 3)
     addresses = iter(["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"])
     monkeypatch.setattr(channel, "_address_of", lambda raw: next(addresses))
     async with joinable(Bucket()) as found:
@@ -220,9 +221,9 @@ async def test_v6_a_connection_that_cannot_be_accepted_waits_and_one_that_fails_
     """A process without a descriptor left, and a fault of our own about one host."""
     monkeypatch.setattr(channel, "_ACCEPT_PAUSE", 0.001)
     async with joinable(Bucket()) as found:
-        joins = found.supervisor._joins
-        assert joins is not None
-        listener: Any = joins._listener
+        opened = found.supervisor._join_listener
+        assert opened is not None
+        listener: Any = opened._listener
         accept, failures = listener.accept, 3
 
         async def scarce() -> Any:
@@ -391,16 +392,20 @@ async def test_v11_the_record_names_the_hosts_that_joined_for_the_next_superviso
         line = await found.connect()
         async with line.stream:
             assert await line.prove(secret)
-            await line.send(hello("a"))
+            await line.send(attrs.evolve(hello("a"), newest=VERSION))
             with anyio.fail_after(scaled(10)):
-                while await joined_before(coordination_in(bucket)) != ("a",):
+                while await joined_before(coordination_in(bucket), STORE.hex()) != ("a",):
                     await anyio.sleep(0.01)
             assert (await found.record()).secret == secret
-            found.supervisor.drain("a")
-            while not isinstance(await line.receive(), Drain):
-                continue
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(found.supervisor.drain, "a")
+                while not isinstance(await line.receive(), Leave):
+                    continue
+                await line.send(Heartbeat(1, 0.0, {}, leaving=True))
+                while not isinstance(await line.receive(), Drain):
+                    continue
         with anyio.fail_after(scaled(10)):
-            while await joined_before(coordination_in(bucket)) != ():
+            while await joined_before(coordination_in(bucket), STORE.hex()) != ():
                 await anyio.sleep(0.01)
 
 
@@ -416,6 +421,24 @@ async def test_v4_hosts_that_joined_the_supervisor_before_are_awaited() -> None:
             await until(lambda: phase(found.supervisor, "a") is HostPhase.SERVING)
             [first, second] = found.supervisor.fleet.assignments
             assert (first.host, first.epoch, second.host) == ("a", 4, "")
+
+
+async def test_v4_joined_hosts_are_awaited_from_when_the_record_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rejoin, put = scaled(0.5), JoinListener._put
+
+    async def put_late(joins: JoinListener, record: ControlRecord) -> None:
+        await anyio.sleep(0.7 * rejoin)
+        await put(joins, record)
+
+    monkeypatch.setattr(JoinListener, "_put", put_late)
+    began = anyio.current_time()
+    options = FleetOptions(silence=30, adoption=0, rejoin=rejoin)
+    async with joinable(Bucket(), awaited=["a"], options=options) as found:
+        await anyio.sleep_until(began + 1.3 * rejoin)
+        assert phase(found.supervisor, "a") is HostPhase.DOWN
+        await until(lambda: "a" not in found.supervisor.fleet.hosts)
 
 
 async def test_v1_the_record_never_replaces_one_of_a_higher_term() -> None:
@@ -628,7 +651,7 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
             assert await line.prove((await found.record()).secret)
             await line.send(hello("a"))
             with anyio.fail_after(scaled(10)):
-                while await joined_before(coordination_in(bucket)) != ("a",):
+                while await joined_before(coordination_in(bucket), STORE.hex()) != ("a",):
                     await anyio.sleep(0.01)
             found.supervisor.stop()
             messages = []
@@ -636,4 +659,4 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
                 while (message := await line.receive()) is not None:
                     messages.append(message)
             assert not any(isinstance(each, Drain) for each in messages)
-            assert await joined_before(coordination_in(bucket)) == ("a",)
+            assert await joined_before(coordination_in(bucket), STORE.hex()) == ("a",)

@@ -11,6 +11,7 @@ from tierlog.actors.chunk_io.health import StorageHealth, StorageHealthStatistic
 from tierlog.actors.gateway.wire.bodies import ServiceStatus, decode_answer, encode_json
 from tierlog.actors.supervisor.control.messages import COUNT_MAX
 from tierlog.actors.supervisor.statistics import requests_of, storage_health
+from tierlog.storage_backends.base.ids import EPOCH_MAX
 
 CAUSE = "3 calls in a row failed"
 
@@ -53,6 +54,20 @@ async def test_the_requests_that_hosts_send_are_summed() -> None:
         "lists": 0,
         "deletes": 0,
     }, "who asks for the status decodes 64 bits"
+
+
+@pytest.mark.anyio
+async def test_a_container_shows_the_health_of_its_log_and_the_epoch_of_now() -> None:
+    supervisor = FakeHostsSupervisor(2, 1)
+    before = supervisor.view().document()["containers"]
+    assert [(each["epoch"], each["log"]["state"]) for each in before] == [(1, "ok"), (1, "ok")]
+    # Its owner failed, and its host opened it again.
+    news = {"epoch": 4, "log": {"state": "unreachable", "cause": "no success for 9 s"}}
+    supervisor.facts["host-0"].learn({"containers": {"0": news, "1": {"epoch": COUNT_MAX}}})
+    document = {"folder": "", "pid": 1, **supervisor.view().document()}
+    first, second = decode_answer(encode_json(document), ServiceStatus).containers
+    assert (first.epoch, first.log.state, first.log.cause) == (4, "unreachable", "no success for 9 s")
+    assert (second.epoch, second.log.state) == (EPOCH_MAX, "ok")
 
 
 @pytest.mark.parametrize("sent", [None, {}, "full", {"cause": ""}])

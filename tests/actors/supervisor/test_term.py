@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import anyio
+import attrs
 import pytest
 import trio.testing
 
@@ -19,14 +20,16 @@ from support.http_server import until
 from support.memory_objects import Bucket, MemoryObjects
 from support.patience import scaled
 from support.s3 import numbered_world
-from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.folder.identity import StoreIdentity, encode
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
 from tierlog.actors.gateway.client.container_map import is_complete
 from tierlog.actors.supervisor.commands import Command, OpenContainer
-from tierlog.actors.supervisor.joins import joined_before
+from tierlog.actors.supervisor.join_listener import joined_before
+from tierlog.actors.supervisor.served_store import ServedStore
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
 from tierlog.journal.coordination.contract import CONTROL, SUPERVISOR, TERM, Lease, Record
+from tierlog.journal.coordination.contract import IDENTITY as RECORD
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
 from tierlog.storage_backends.base.checksum import Buffer
@@ -65,6 +68,25 @@ async def test_v1_each_supervisor_has_a_higher_term_than_all_before(folder: Stor
             await term.check()
             numbers.append(term.number)
     assert numbers == [1, 2, 3]
+
+
+async def test_v1_a_standby_makes_nothing_where_its_store_is_no_more() -> None:
+    """Nor a part of one: a bucket may have been emptied while it stood by."""
+    bucket = Bucket()
+    coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+    await coordination.compare_and_set(RECORD, encode(IDENTITY))
+    term = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
+    store = ServedStore(identity=IDENTITY, coordination=coordination, term=term)
+    async with claim_term(coordination, IDENTITY, b"a" * 16, term, confirm=store.confirm):
+        pass
+    for other, why in ((None, "was removed"), (attrs.evolve(IDENTITY, created_ms=1), "of another store")):
+        bucket.objects.clear()
+        if other is not None:
+            await coordination.compare_and_set(RECORD, encode(other))
+        with pytest.raises(StoreMismatch, match=f"{why} .*since this supervisor was started"):
+            async with claim_term(coordination, IDENTITY, b"a" * 16, term, confirm=store.confirm):
+                raise AssertionError("it supervises nothing")
+        assert TERM not in bucket.objects
 
 
 async def test_v1_while_one_lives_no_other_starts(folder: StoreFolder) -> None:
@@ -200,7 +222,7 @@ async def test_v1_a_bucket_that_is_away_ends_no_standby(name: str) -> None:
     options = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
     bucket = Bucket()
     coordination = Away(bucket, name, AWAY)
-    find_awaited = partial(joined_before, coordination)
+    find_awaited = partial(joined_before, coordination, IDENTITY.store_id.hex())
     async with claim_term(coordination, IDENTITY, b"s" * 16, options, find_awaited) as term:
         assert not coordination.answers
         assert term.is_held()
@@ -211,7 +233,7 @@ async def test_v1_a_bucket_that_is_away_ends_no_standby(name: str) -> None:
                 IDENTITY,
                 b"t" * 16,
                 TermOptions.watched(LEASE, takes_over=False),
-                find_awaited=partial(joined_before, Away(bucket, name, [error])),
+                find_awaited=partial(joined_before, Away(bucket, name, [error]), IDENTITY.store_id.hex()),
             ):
                 raise AssertionError("it started")
 
@@ -469,7 +491,7 @@ def test_v1_a_supervisor_in_doubt_of_its_lease_moves_nothing_and_knows_nothing_a
             await anyio.sleep(lease)
             before = [each.host for each in supervisor.fleet.assignments]
             supervisor.openings.clear()
-            supervisor.drain("host-0")
+            await supervisor.drain("host-0")
             assert supervisor.is_ready, "all are served"
             assert [each.host for each in supervisor.fleet.assignments] == before
             found = supervisor.map()

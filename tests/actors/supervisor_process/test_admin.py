@@ -257,6 +257,17 @@ def test_refused_orders_are_reported_in_one_line(tierlog: Run, arguments: tuple[
     assert is_one_line(done.err)
 
 
+def test_a_host_that_is_asked_for_what_only_the_supervisor_knows_is_named_as_one(
+    service: SyncOwnService, tierlog: Run
+) -> None:
+    url = service.host("host-0")["url"]
+    for command in (("status",), ("host", "start", "host-0"), ("roll",)):
+        done = tierlog(*command, f"--url={url}")
+        assert (done.code, is_one_line(done.err)) == (1, True)
+        assert f"{url} is a host, and only the supervisor knows all" in done.err
+        assert "at the URL that `tierlog serve` or `tierlog supervise` printed" in done.err
+
+
 def test_a_missing_service_is_reported_in_one_line(tierlog: Run) -> None:
     done = tierlog("status", "--url=http://127.0.0.1:1")
     assert done.code == 1

@@ -89,6 +89,7 @@ def test_v6_a_killed_hosts_containers_are_served_by_another_with_all_that_was_ac
     assert service.errors == []
 
 
+@pytest.mark.extended
 def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_asks_the_bucket_when_it_wakes(
     machines: Machines,
 ) -> None:
@@ -109,6 +110,7 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_asks_the_bucke
         assert service.read(name) == b"meanwhile and later"
 
 
+@pytest.mark.extended
 def test_hosts_that_start_while_the_bucket_is_away_wait_for_it(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +228,7 @@ def test_v1_a_supervisor_that_stood_still_fences_no_successor_when_it_goes_on(
     remove_left_sockets(f"{os.environ['XDG_RUNTIME_DIR']}/tierlog-{os.getuid()}")
 
 
+@pytest.mark.extended
 def test_v4_a_killed_supervisors_successor_on_its_machine_finds_its_hosts_once_the_lease_has_ended(
     machines: Machines,
 ) -> None:
@@ -280,6 +283,7 @@ def test_v4_hosts_that_were_fenced_by_another_machine_report_nothing_to_their_ne
             assert third.read("app/events") == b"here and there and back"
 
 
+@pytest.mark.extended
 def test_v4_a_bucket_that_does_not_answer_in_time_moves_nothing_when_the_supervisor_is_replaced(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +317,7 @@ def test_what_only_a_data_folder_can_have_is_refused(
     assert not machines.server.objects(), "nothing was made"
 
 
-@pytest.mark.parametrize("shared", ["here", "here/{name}-service"])
+@pytest.mark.parametrize("shared", ["here", pytest.param("here/{name}-service", marks=pytest.mark.extended)])
 def test_a_folder_of_lock_files_that_other_users_can_change_is_refused(
     machines: Machines, shared: str
 ) -> None:

@@ -80,6 +80,7 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
         assert run(*confirm).out.splitlines()[-1] == "nothing to sweep"
 
 
+@pytest.mark.extended
 def test_g4_the_requests_are_sent_to_the_containers_host(run: Run, folder: Path) -> None:
     with SyncOwnService(folder, containers=2) as service:
         service.settle()

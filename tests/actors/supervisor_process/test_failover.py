@@ -75,6 +75,7 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when
         assert service.read(name) == b"meanwhile"
 
 
+@pytest.mark.extended
 def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_v4_hosts_without_a_supervisor_serve_until_their_grace_ends(folder: Path
         assert next_one.stop() == 0
 
 
+@pytest.mark.extended
 def test_v1_a_supervisor_exits_when_it_learns_of_a_higher_term(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,7 +209,7 @@ def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: P
         wait_until(lambda: len(service.assignments()) == 3, "it is served again")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.extended)])
 def test_ctrl_c_or_a_closed_terminal_ends_it_cleanly(folder: Path, number: signal.Signals) -> None:
     # Whoever runs the tests may ignore it, as `nohup` does, and the service would inherit that.
     before = signal.signal(number, signal.SIG_DFL)

@@ -57,6 +57,7 @@ def test_a_writing_command_is_pointed_to_the_service(run: Run, folder: Path) -> 
     assert run("segment", "create", NAME, *of_folder).code == 0, "it is nobody's now"
 
 
+@pytest.mark.extended
 def test_a_folder_whose_name_is_no_text_is_served(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"st\xff")
     with SyncOwnService(folder, hosts=1, containers=1) as service:
@@ -154,6 +155,7 @@ def test_v4_a_connection_that_names_another_process_is_refused(
     assert stranger.poll() is None
 
 
+@pytest.mark.extended
 def test_w8_a_copy_of_a_folder_is_served_only_on_purpose(folder: Path, tmp_path: Path) -> None:
     """An old copy of the log beside long-term storage that a later owner has claimed."""
 

@@ -52,6 +52,7 @@ def test_the_queues_of_a_service_are_shown_paused_and_resumed(run: Run, folder: 
         wait_until(lambda: not chunks[1].exists(), "so is that of container 1")
 
 
+@pytest.mark.extended
 def test_a_container_that_is_not_served_hides_none_of_the_others(run: Run, folder: Path) -> None:
     """Each is answered for, and the exit code tells that not all are. The folder is a copy, so a sweep has
     something to confirm."""

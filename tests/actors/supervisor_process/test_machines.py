@@ -69,6 +69,15 @@ def test_v9_hosts_join_from_other_machines_share_and_hand_over_when_they_are_dra
         assert supervisor.errors == []
 
 
+@pytest.mark.extended
+def test_ctrl_c_ends_a_host_that_has_not_joined_as_an_interrupted_command(machines: Machines) -> None:
+    with machines.host("a", "127.0.0.3") as a:
+        a.wait_event("connecting")
+        os.kill(a.pid, signal.SIGINT)
+        assert a.wait() == 130
+
+
+@pytest.mark.extended
 def test_v6_a_killed_joined_hosts_containers_are_served_by_another_with_all_that_was_acked(
     machines: Machines,
 ) -> None:

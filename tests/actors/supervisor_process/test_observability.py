@@ -103,6 +103,7 @@ def _limit_of_files(pid: int) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+@pytest.mark.extended
 def test_h12_supervisor_and_hosts_raise_their_limit_of_open_files(folder: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))

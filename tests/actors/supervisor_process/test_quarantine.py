@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
 
 import tierlog
 from support.live_service import SyncOwnService, name_in, wait_until
+from tierlog.actors.gateway.wire.paths import Verb, segment_path
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -31,6 +33,12 @@ def is_quarantined(service: SyncOwnService) -> bool:
 
 def unasked_exits(service: SyncOwnService) -> int:
     return sum(int(host["exits"]) for host in service.status()["hosts"])
+
+
+def refusals(service: SyncOwnService, name: str) -> list[str]:
+    hosts = [each for each in service.status()["hosts"] if each["phase"] == "serving"]
+    assert hosts
+    return [httpx.get(host["url"] + segment_path(name, Verb.INFO)).json()["detail"] for host in hosts]
 
 
 def not_served(service: SyncOwnService) -> tuple[int, list[int]]:
@@ -67,6 +75,14 @@ def test_v8_a_container_that_crashes_three_hosts_is_quarantined(
                 service.append(name, b"after")
                 assert service.read(name) == b"before after"
         wait_until(lambda: not_served(service) == (503, [BAD]), "the supervisor knows what the hosts serve")
+
+        wait_until(
+            lambda: all(
+                "is quarantined: its host exited 3 times in a row" in why
+                for why in refusals(service, names[BAD])
+            ),
+            "the hosts say why they do not serve the container",
+        )
 
         fault.unlink()
         assert service.post(f"/v1/containers/{BAD}/open").is_success

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import anyio
@@ -610,6 +610,31 @@ class EndsBehindOpenings(FaultyLedgers):
         assert isinstance(opened, MemoryLedger)
         opened.end()
         return opened
+
+
+class KeepsItsWriter(FaultyLedgers):
+    writer: MemoryLedger
+
+    async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:
+        made = await super().create_ledger(quorum, metadata)
+        assert isinstance(made, MemoryLedger)
+        self.writer = made
+        return made
+
+
+async def test_b11_an_append_whose_sidecar_has_ended_fails_without_waiting_for_the_next_one(
+    cluster: Cluster,
+) -> None:
+    """Which takes seconds to start: another host may have the container until then."""
+    service = KeepsItsWriter(cluster)
+    log = log_on(service)
+    await log.open()
+    service.writer.end()
+    calls = log.requests.others
+    with pytest.raises(OutcomeUnknown, match="the sidecar ended"):
+        await log.append([b"lost"])
+    assert log.requests.others == calls
+    await log.close()
 
 
 async def test_b11_an_opening_does_not_repeat_reads_of_a_ledger_whose_sidecar_has_ended(

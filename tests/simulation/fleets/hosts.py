@@ -24,6 +24,7 @@ from tierlog.actors.supervisor.control.messages import (
     Fenced,
     Heartbeat,
     Hello,
+    Leave,
     Message,
     Open,
     Opened,
@@ -271,6 +272,8 @@ class SimulatedHost(HostEnd):
                 self.known = {**self.known, **urls} if is_part else dict(urls)
             case Open() | Close() if message.term >= self._term:
                 self._obey(message)
+            case Leave() if message.term >= self._term:
+                self._leaving = True
             case Drain() if message.term >= self._term:
                 self._after(0.05, self.kill)
 
@@ -278,7 +281,15 @@ class SimulatedHost(HostEnd):
         owned = {index: epoch for index, epoch in self.serves.items() if self._logs.epochs[index] == epoch}
         self.serves = dict(owned)
         return Hello(
-            self.id, self.number, self.url, owned, self._term, 1, NEWEST, self.machine, f"{self.number:x}"
+            self.id,
+            self.number,
+            self.url,
+            owned,
+            self._term,
+            newest=NEWEST,
+            machine=self.machine,
+            instance=f"{self.number:x}",
+            leaving=self._leaving,
         )
 
     def _beat(self, number: int) -> None:

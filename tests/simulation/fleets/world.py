@@ -23,9 +23,10 @@ from tierlog.actors.supervisor.assignment import AssignmentPhase
 from tierlog.actors.supervisor.balance import shares
 from tierlog.actors.supervisor.control.record import ControlRecord
 from tierlog.actors.supervisor.fleet import FleetOptions
-from tierlog.actors.supervisor.joins import Joins, joined_before
+from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
+from tierlog.actors.supervisor.options import SupervisorOptions
 from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
-from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
+from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import TermOptions, claim_term
 from tierlog.journal.coordination.objects import ObjectCoordination
 from tierlog.storage_backends.base.object_store import StoredObject
@@ -100,10 +101,12 @@ class SupervisorProcess:
         options = TermOptions.watched(LEASE_SECONDS, takes_over=False, stands_by=True)
         with self._scope:
             async with claim_term(coordination, identity, ids.id_bytes(), options) as term:
-                awaited = await joined_before(coordination)
+                awaited = await joined_before(coordination, identity.store_id.hex())
                 world.network.listeners[number] = self._listener
                 secret = ids.id_bytes() + ids.id_bytes()
-                record = ControlRecord(term.number, secret, "10.0.0.1", number, f"node-{number}", awaited)
+                record = ControlRecord(
+                    term.number, secret, "10.0.0.1", number, f"node-{number}", awaited, identity.store_id
+                )
                 self.supervisor = Supervisor(
                     size.containers,
                     [],
@@ -116,7 +119,7 @@ class SupervisorProcess:
                         heartbeat=size.heartbeat,
                     ),
                     random=Random(world.random.random()),
-                    joins=Joins(coordination, self._listener, record, world.new_id),
+                    join_listener=JoinListener(coordination, self._listener, record, ids.id_bytes),
                     awaited=awaited,
                 )
                 await self.supervisor.run()

@@ -9,6 +9,7 @@ from typing import Any
 import anyio.lowlevel
 import attrs
 
+from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.pending_group import Group
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.journal.log import s3_history, s3_open
@@ -102,6 +103,12 @@ def answer_overtakes_the_groups_below(plant: Planter) -> None:
         return None
 
     plant(Pipeline._commit_one, commit)
+
+
+@_planted("C7")
+def small_groups_make_no_checkpoint_due(plant: Planter) -> None:
+    """The next opening fetches thousands of groups, one by one."""
+    plant(Checkpointer._has_many_files, lambda original, self, *, costly=False: False)
 
 
 @_planted("L3")

@@ -310,7 +310,9 @@ async def test_an_installation_waits_for_another_one_into_the_same_folder(
     Installation(tmp_path / "into").check()
 
 
-@pytest.mark.parametrize("harm", ["a jar is short", "the classes are short", "the classes are changed"])
+@pytest.mark.parametrize(
+    "harm", ["a jar is short", "a jar is changed", "the classes are short", "the classes are changed"]
+)
 async def test_installing_again_repairs_what_is_damaged(
     mirror: Mirror, tmp_path: Path, java: Path, harm: str
 ) -> None:
@@ -320,10 +322,12 @@ async def test_installing_again_repairs_what_is_damaged(
     path = installation.jar(LIST[0]) if "jar" in harm else installation.classes(sidecar())
     if "short" in harm:
         os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(ConfigError, match=rf"{path.name} is damaged.*run `tierlog bookkeeper install`"):
-            program.check()
     else:
-        path.write_bytes(path.read_bytes().replace(b"compiled", b"complied"))
+        as_it_was = path.stat()
+        path.write_bytes(path.read_bytes().replace(b"compiled", b"complied").replace(b"aaa", b"aba"))
+        os.utime(path, ns=(as_it_was.st_atime_ns, as_it_was.st_mtime_ns))
+    with pytest.raises(ConfigError, match=rf"{path.name} is damaged.*run `tierlog bookkeeper install`"):
+        program.check()
     await install_from(mirror, tmp_path / "into")
 
     assert contents(installation.folder) == before
@@ -338,11 +342,11 @@ async def test_b11_a_sidecar_whose_files_were_damaged_since_is_not_started(
     mirror: Mirror, tmp_path: Path, java: Path
 ) -> None:
     installation = await install_from(mirror, tmp_path / "into")
-    service = SidecarService(installation.program(), SidecarOptions(servers="zk1:2181"))
-    os.truncate(installation.jar(LIST[0]), 100)
+    service = SidecarService(installation.program(), SidecarOptions(servers="127.0.0.1:1"))
+    installation.jar(LIST[0]).write_bytes(b"A" * LIST[0].size)
     async with anyio.create_task_group() as tasks:
         await tasks.start(service.run)
-        with pytest.raises(SidecarNotStarted, match=r"a-1\.jar is damaged"):
+        with pytest.raises(SidecarNotStarted, match=r"a-1\.jar is damaged, its checksum is wrong"):
             await service.count_bookies()
         service.close()
 

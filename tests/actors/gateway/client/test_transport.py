@@ -4,10 +4,13 @@ for."""
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Callable
 
 import httpx
 import pytest
 
+from support.lost_sockets import ask_lost_socket
 from tierlog.actors.gateway.client.attempts import Send
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
 from tierlog.actors.gateway.client.requests import Request, TransportFailure
@@ -15,41 +18,43 @@ from tierlog.actors.gateway.client.transport import AsyncTransport
 
 pytestmark = pytest.mark.anyio
 
-BROKEN = (
-    AttributeError(
-        "'NoneType' object has no attribute 'getpeername'"
-    ),  # what asks a socket for its peer that the loop has taken away
-    OSError(errno.ENOTCONN, "Transport endpoint is not connected"),
-)
+
+def ask_unconnected_socket() -> None:
+    raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+
+BROKEN = {ask_lost_socket: errno.ECONNRESET, ask_unconnected_socket: errno.ENOTCONN}
 
 
 class BreakingPool(httpx.AsyncBaseTransport):
     """Breaks before the first byte of the body is asked for, or behind the last one."""
 
-    def __init__(self, error: Exception, *, takes_body: bool) -> None:
-        self._error = error
+    def __init__(self, breaks: Callable[[], None], *, takes_body: bool) -> None:
+        self._breaks = breaks
         self._takes_body = takes_body
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._takes_body:
             assert isinstance(request.stream, httpx.AsyncByteStream)
             assert b"".join([piece async for piece in request.stream]) == b"abc"
-        raise self._error
+        self._breaks()
+        raise AssertionError("it breaks")
 
 
 @pytest.mark.parametrize("takes_body", [False, True])
-@pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("breaks", BROKEN)
 async def test_a_connection_that_is_reset_before_it_was_used_is_a_lost_exchange(
-    error: Exception, takes_body: bool
+    breaks: Callable[[], None], takes_body: bool
 ) -> None:
     transport = AsyncTransport(
-        ContainerMapCache("http://h"), lambda: BreakingPool(error, takes_body=takes_body)
+        ContainerMapCache("http://h"), lambda: BreakingPool(breaks, takes_body=takes_body)
     )
 
     lost = await transport.send(Send("http://h", Request("POST", "/v1/segments/s/append", b"abc"), 10.0))
 
     assert isinstance(lost, TransportFailure)
     assert lost.sent is takes_body, "only an exchange whose body nobody began to send may be repeated freely"
+    error = OSError(BROKEN[breaks], os.strerror(BROKEN[breaks]))
     assert lost.reason == f"POST http://h/v1/segments/s/append: the connection broke: {error}"
     assert transport.in_flight == 0
     await transport.aclose()

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from support.http_server import Wrapped, everything, everything_while_it_drips, until
+from support.lost_sockets import ask_lost_socket
 from support.scripted_server import Answer, Fault, Received, json_answer, problem, script_of, scripted
 from support.spans import Recorder
 from support.two_hosts import Host, host, name_in, two_hosts
@@ -102,6 +103,21 @@ async def test_a_body_above_the_limit_ends_the_connection_as_it_does_at_the_owne
         received = await everything_while_it_drips(stream, bytes(1 << 16))
     assert received.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in received
+
+
+async def test_h22_a_body_that_grows_above_the_limit_is_refused_where_it_does(tmp_path: Path) -> None:
+    """The answer of the owner, which ends its connection, could be lost, and the outcome be unknown."""
+    async with two_hosts(tmp_path) as (store, first, _):
+        await store.create_segment(THERE)
+        size = store.append_bytes_max + 1
+        head = f"POST {APPEND} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
+        stream = await first.served.raw(f"{head}content-type: application/octet-stream\r\n\r\n".encode())
+        await stream.send(f"{size:x}\r\n".encode() + bytes(size) + b"\r\n")
+        received = await everything_while_it_drips(stream, b"1\r\nx\r\n")
+        assert received.startswith(b"HTTP/1.1 413 ")
+        assert b'"code": "too-large"' in received
+        assert (await store.segment_info(THERE)).length == 0
+        assert first.served.gateway.held_bytes == 0
 
 
 async def test_a_poll_and_a_stream_of_a_tail_get_bytes_as_they_come(tmp_path: Path) -> None:
@@ -282,6 +298,36 @@ async def test_a_read_without_an_answer_is_passed_on_to_the_owner_of_now(tmp_pat
             assert (await first.served.http.get(INFO)).json()["name"] == THERE
 
 
+async def test_h22_a_chunked_body_whose_end_was_not_sent_has_no_effect(tmp_path: Path) -> None:
+    """Of an owner that ends, or one with a smaller limit, whose answer is lost with the connection."""
+    left = anyio.Event()
+
+    async def pieces() -> Any:
+        yield b"x"
+        await left.wait()
+        for _ in range(64):
+            yield bytes(1 << 16)
+
+    async with (
+        two_hosts(tmp_path) as (_, first, _),
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def leave(stream: anyio.abc.SocketStream) -> None:
+            await stream.receive()
+            await stream.aclose()
+            left.set()
+
+        tasks.start_soon(listener.serve, leave)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        first.places.urls[1] = f"http://127.0.0.1:{port}"
+        answer = await first.served.http.post(APPEND, content=pieces(), headers=BYTES)
+        tasks.cancel_scope.cancel()
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert "nothing was done" in answer.json()["detail"]
+
+
 class Failing(httpx.AsyncBaseTransport):
     """As httpcore on uvloop with a connection that is reset before or while it is used."""
 
@@ -292,7 +338,8 @@ class Failing(httpx.AsyncBaseTransport):
         if self._asks:
             assert isinstance(request.stream, httpx.AsyncByteStream)
             await anext(aiter(request.stream))
-        raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+        ask_lost_socket()
+        raise AssertionError("it breaks")
 
 
 @pytest.mark.parametrize("in_batch", [False, True])

@@ -173,6 +173,22 @@ def test_v13_who_knows_all_owners_is_sent_nothing_until_one_changes() -> None:
     assert [decode(line) for line in OwnersLines(dict, {}).of(2, is_new=True)] == [Owners({})]
 
 
+def test_why_containers_stay_closed_goes_to_new_hosts_and_with_what_has_changed() -> None:
+    why = dict.fromkeys(range(1000), "\N{GRINNING FACE}" * 1000)
+    for is_new, changes in ((True, {}), (False, dict.fromkeys(why, ""))):
+        lines = OwnersLines(dict, changes, lambda: why).of(2, is_new=is_new)
+        assert max(map(len, lines)) <= LINE_BYTES_MAX
+        found = [decode(line) for line in lines]
+        assert all(isinstance(each, Owners) for each in found)
+        absences = {index: text for each in found for index, text in each.absences.items()}  # type: ignore[union-attr]
+        assert absences == {index: text[:300] for index, text in why.items()}
+    [line] = OwnersLines(dict, {1: ""}, lambda: why).of(1, is_new=False)
+    assert decode(line) == Owners({}), "of the release before, in one line"
+    assert [decode(each) for each in OwnersLines(dict, {1: ""}, lambda: {2: "x"}).of(2, is_new=False)] == [
+        Owners({1: ""}, True)
+    ]
+
+
 def test_v13_a_host_of_the_release_before_speaks_one_version_and_a_new_one_can_be_asked_for_it() -> None:
     hello = decode(RECORDED[0])
     assert isinstance(hello, Hello)

@@ -15,8 +15,10 @@ from tierlog.journal.coordination.contract import RECORD_BYTES_MAX
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
 
-GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "control_v1.hex"
-RECORD = ControlRecord(7, b"secret--" * 4, "10.0.0.1", 8471, "node-a", ("a", "rack-2.b"))
+GOLDEN = Path(__file__).resolve().parents[3] / "golden"
+RECORD = ControlRecord(
+    7, b"secret--" * 4, "10.0.0.1", 8471, "node-a", ("a", "rack-2.b"), b"store-id" * 2, b"put-id--" * 2
+)
 
 
 def with_crc(body: bytes) -> bytes:
@@ -24,8 +26,17 @@ def with_crc(body: bytes) -> bytes:
 
 
 def test_the_golden_bytes() -> None:
-    assert encode_control(RECORD).hex() == GOLDEN.read_text().strip()
-    assert decode_control(bytes.fromhex(GOLDEN.read_text()), "x") == RECORD
+    golden = (GOLDEN / "control_v2.hex").read_text().strip()
+    assert encode_control(RECORD).hex() == golden
+    assert decode_control(bytes.fromhex(golden), "x") == RECORD
+
+
+def test_a_record_of_version_1_is_one_of_any_store() -> None:
+    """A supervisor of the release before may have put it."""
+    found = decode_control(bytes.fromhex((GOLDEN / "control_v1.hex").read_text()), "x")
+    assert found == attrs.evolve(RECORD, store_id=bytes(16), put_id=bytes(16))
+    assert found.is_of(RECORD.store_id.hex())
+    assert not RECORD.is_of("00" * 16)
 
 
 @given(
@@ -37,6 +48,8 @@ def test_the_golden_bytes() -> None:
         st.integers(0, 65_535),
         st.text(st.characters(codec="utf-8"), max_size=60),
         st.lists(st.from_regex(r"[a-z][a-z0-9]{0,31}", fullmatch=True), max_size=100).map(tuple),
+        st.binary(min_size=16, max_size=16),
+        st.binary(min_size=16, max_size=16),
     )
 )
 def test_a_record_decodes_to_itself(record: ControlRecord) -> None:
@@ -81,6 +94,6 @@ def test_bytes_with_a_checksum_that_are_no_record_are_refused(data: bytes) -> No
 
 def test_a_newer_format_is_no_damage() -> None:
     body = bytearray(encode_control(RECORD)[:-4])
-    body[5] = 2
-    with pytest.raises(StoreMismatch, match="has format 2, this version reads up to 1: use a newer tierlog"):
+    body[5] = 3
+    with pytest.raises(StoreMismatch, match="has format 3, this version reads up to 2: use a newer tierlog"):
         decode_control(with_crc(bytes(body)), "x")

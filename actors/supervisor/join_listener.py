@@ -33,26 +33,32 @@ _WARNING_SECONDS = 60.0
 """Between two warnings about connections without a proof."""
 
 
-async def joined_before(coordination: Coordination) -> tuple[str, ...]:
-    """The hosts that had joined the last supervisor."""
+async def joined_before(coordination: Coordination, store: str) -> tuple[str, ...]:
+    """The hosts that had joined the last supervisor of the store with this id in hexadecimal."""
     found = await coordination.load(CONTROL)
-    return () if found is None else decode_control(found.data, coordination.place(CONTROL)).hosts
+    if found is None:
+        return ()
+    record = decode_control(found.data, coordination.place(CONTROL))
+    return record.hosts if record.is_of(store) else ()
 
 
-class Joins:
+class JoinListener:
     def __init__(
         self,
         coordination: Coordination,
         listener: anyio.abc.Listener[anyio.abc.SocketStream],
         record: ControlRecord,
-        new_nonce: Callable[[], str],
+        new_id: Callable[[], bytes],
     ) -> None:
-        """``record``: what is put first; its hosts are those that are awaited."""
+        """``record``: what is put first; its hosts are those that are awaited. ``new_id`` returns 16 bytes
+        that it never returned before, for nonces and put ids."""
         self._coordination = coordination
         self._listener = listener
         self._record = record
-        self._new_nonce = new_nonce
+        self._new_id = new_id
         self._changed = anyio.Event()
+        self.published = anyio.Event()
+        """Set when the record is there: hosts find this supervisor."""
         self._unproven: dict[Connection, str] = {}
         """The addresses of those without a proof, the oldest first."""
         self._warned = -math.inf
@@ -69,7 +75,7 @@ class Joins:
             self._make_room()
         self._unproven[connection] = connection.address
         try:
-            return await connection.prove(self._record.secret, self._new_nonce())
+            return await connection.prove(self._record.secret, self._new_id().hex())
         except Unanswered as error:
             self._warn(connection.address, str(error))
             return False
@@ -112,16 +118,19 @@ class Joins:
                 _log.warning("control_record_not_put", reason=str(error))
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
+            self.published.set()
             await self._changed.wait()
 
     async def _put(self, record: ControlRecord) -> None:
-        data = encode_control(record)
+        # D1: a late put of an earlier attempt is not taken for this one, nor carried out after it: equal
+        # bytes would have the same version.
+        data = encode_control(attrs.evolve(record, put_id=self._new_id()))
         while True:
             found = await self._coordination.load(CONTROL)
             if found is not None:
                 other = decode_control(found.data, self._coordination.place(CONTROL))
-                # V1: never over a later supervisor's.
-                if other.term > record.term:
+                # V1: never over a later supervisor's. What was in the store's place before has other terms.
+                if other.is_of(record.store_id.hex()) and other.term > record.term:
                     raise superseded(record.term, other.term)
             if await self._coordination.compare_and_set(CONTROL, data, found.version if found else ""):
                 _log.info("control_record_put", address=record.address, port=record.port, hosts=record.hosts)
