@@ -38,8 +38,8 @@ from ..telemetry.logging import get_logger
 _log = get_logger("supervisor")
 _PATIENCE = 1.5
 """How many durations a lease that is not renewed is waited for. It ends after 1.25 of them (rule D3)."""
-_LOOKS = 20
-"""How often a lease that is waited for is looked at within its duration."""
+_LOOKS = 8
+"""How often a lease that is waited for is looked at within its duration: a request each time."""
 _AWAY = (Unavailable, OutcomeUnknown, StorageFull)
 """A bucket that answers later, or takes puts later."""
 _RELEASE_SECONDS = 5.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import attrs
 
 from .bookkeeper_entry import EntryHeader, parts_of
+from .bookkeeper_layout import position
 from .bookkeeper_record import ListedLedger
 
 
@@ -30,6 +31,10 @@ class FoundGroup:
     ledger: int
     entry: int
     """Its first entry."""
+
+    @property
+    def position(self) -> int:
+        return position(self.ledger, self.entry)
 
 
 @attrs.define(eq=False, repr=False)

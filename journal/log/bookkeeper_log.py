@@ -1,15 +1,12 @@
 """``BookKeeperLog``: a ``DurableDataLog`` whose groups are entries of ledgers, for owners on any machine. Its
-rules, B1 to B10, are in ``docs/protocols/bookkeeper-log.md``.
-
-Crash: whatever is under way is decided by the next opener. Cancellation of an append breaks the log (W6); of
-a truncation, it leaves ledgers for the next owner. State in memory changes in one step after the last await.
+rules, B1 to B10, are in ``docs/protocols/bookkeeper-log.md``; what it has in common with other logs is in
+``remote_log``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 
 import anyio
@@ -21,7 +18,6 @@ from ...storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
     OutcomeUnknown,
-    StoreMismatch,
     TierlogError,
     Unavailable,
 )
@@ -35,40 +31,23 @@ from ...storage_backends.base.ledger_service import (
 from ...storage_backends.base.world import World
 from ..registers.local import NOBODY
 from .bookkeeper_calls import CallCounts, HeldRecord, LogContext
-from .bookkeeper_entry import ENTRY_HEADER_BYTES, EntryHeader, encode_entries
-from .bookkeeper_history import FoundGroup
+from .bookkeeper_entry import EntryHeader, encode_entries
 from .bookkeeper_layout import BookKeeperLogOptions, position
-from .bookkeeper_open import (
-    OpenedBookKeeperLog,
-    ReadLedgers,
-    corruption,
-    inspect_bookkeeper_log,
-    open_bookkeeper_log,
-)
+from .bookkeeper_open import OpenedBookKeeperLog, corruption, inspect_bookkeeper_log, open_bookkeeper_log
 from .bookkeeper_reader import GroupReader
 from .bookkeeper_record import LEDGERS_MAX, ListedLedger, LogRecord
 from .bookkeeper_sweep import OrphanSweep
-from .contract import (
-    DurableDataLog,
-    GroupInfo,
-    GroupPayload,
-    LogStatistics,
-    OpenedLog,
-    check_group,
-)
-from .flights import Flight, Flights
-from .group_index import GroupIndex, readable
-from .lifecycle import LogEvent, LogLifecycle, LogState
-from .shared_call import SharedCall
+from .contract import GroupInfo, GroupPayload, LogStatistics
+from .flights import Flight
+from .lifecycle import LogState
+from .remote_log import FoundLog, RemoteLog
 
-_ENDED = (NotOwner, DataCorruption, StoreMismatch)
-"""What the record may show that ends this owner."""
 _CHECKS_MAX = 5
 _VERDICT_SECONDS = 5.0
 """For which a failed append asks whether another owner is the reason."""
 
 
-class BookKeeperLog(DurableDataLog):
+class BookKeeperLog(RemoteLog):
     """``path`` is that of the log's record. ``service`` stays open when the log is closed."""
 
     def __init__(
@@ -82,148 +61,48 @@ class BookKeeperLog(DurableDataLog):
     ) -> None:
         options = options or BookKeeperLogOptions()
         self._ctx = LogContext(service, path, log_id, owner, world, options)
-        self._name = self._ctx.place
-        self._life = LogLifecycle(self._name)
-        self._own_epochs: list[int] = []
+        # Parts are joined, so half of what may be kept is read ahead.
+        ahead = options.kept_bytes // 2
+        super().__init__(self._ctx.place, options.appends_max, ahead, options.parallel)
         self._held: HeldRecord | None = None
-        self._found: ReadLedgers | None = None
-        """Until the first append."""
-        self._readable: Sequence[FoundGroup] = ()
-        self._index = GroupIndex()
         self._reader = GroupReader(self._ctx, self._index)
         self._writer: Ledger | None = None
         self._entries = 0
         """In the own ledger."""
         self._ledger_bytes = 0
-        self._stale: list[int] = []
-        """Ledgers that nobody needs."""
         self._sweep = OrphanSweep(self._ctx)
-        self._next_group = 0
-        self._truncate_before = 0
-        self._flights = Flights(self._life, options.appends_max)
-        self._confirmation = SharedCall(self._confirm)
         self._recording = anyio.Lock()
-        self._truncating = anyio.Lock()
-        self._appended_groups = 0
-        self._appended_bytes = 0
 
-    # --- opening ---------------------------------------------------------------------------------
+    # --- opening and reading ---------------------------------------------------------------------
 
-    async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
-        return await self._begin(
-            LogEvent.OPENED, partial(open_bookkeeper_log, self._ctx, above, after, self._own_epochs)
-        )
+    async def _open(self, above: int, after: Collection[int] | None) -> FoundLog:
+        return self._found(await open_bookkeeper_log(self._ctx, above, after, self._own_epochs))
 
-    async def inspect(self) -> OpenedLog:
-        return await self._begin(LogEvent.INSPECTED, partial(inspect_bookkeeper_log, self._ctx))
+    async def _inspect(self) -> FoundLog:
+        self._reader.is_beside_owner = True
+        return self._found(await inspect_bookkeeper_log(self._ctx))
 
-    async def _begin(self, event: LogEvent, read: Callable[[], Awaitable[OpenedBookKeeperLog]]) -> OpenedLog:
-        self._life.step(LogEvent.BEGIN_OPEN)
-        try:
-            opened = await read()
-        except BaseException as error:
-            self._life.failed(error)
-            raise
-        self._life.step(event)
+    def _found(self, opened: OpenedBookKeeperLog) -> FoundLog:
         found, history = opened.found, opened.found.history
-        self._held, self._found, self._writer = opened.held, found, opened.writer
+        self._held, self._writer = opened.held, opened.writer
         self._stale = list(opened.emptied)
-        self._reader.is_beside_owner = event is LogEvent.INSPECTED
         for ledger in found.ledgers.values():
             self._reader.add(ledger)
         if opened.writer is not None:
             self._reader.add(opened.writer)
-        for group in history.groups:
-            self._index.add(group.number, position(group.ledger, group.entry), group.size)
-        self._next_group = history.next_group
-        self._readable = readable(history.groups)
-        groups = [GroupInfo(g.number, g.epoch, g.tag, g.size, g.truncate_before) for g in self._readable]
-        tags = {group.number: group.tag for group in groups if group.tag}
-        return OpenedLog(opened.held.record.epoch, opened.before, groups, tags, self._next_group)
+        epoch = opened.held.record.epoch
+        return FoundLog(epoch, opened.before, history.groups, history.next_group, found.kept)
 
-    @property
-    def own_epochs(self) -> Collection[int]:
-        return tuple(self._own_epochs)
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    async def read(self, first: int = 0) -> AsyncGenerator[GroupPayload, None]:
-        self._life.require("read", LogState.OPEN, LogState.INSPECTED)
-        found = self._found
-        if found is None:
-            raise RuntimeError("read is possible before the first append only")
-        batch: list[int] = []
-        size = 0
-        for group in self._readable:
-            if group.number < first:
-                continue
-            if batch and size + group.size > self._ctx.options.kept_bytes // 2:
-                for payload in await self._payloads(batch, found.kept):
-                    yield payload
-                batch, size = [], 0
-            batch.append(group.number)
-            size += group.size + ENTRY_HEADER_BYTES
-        for payload in await self._payloads(batch, found.kept):
-            yield payload
-
-    async def _payloads(
-        self, numbers: Sequence[int], kept: Mapping[int, memoryview] | None = None
-    ) -> list[GroupPayload]:
+    async def _fetch(self, numbers: Sequence[int], kept: Mapping[int, memoryview]) -> list[GroupPayload]:
         try:
             return await self._reader.read(numbers, kept)
-        except (DataCorruption, NoSuchLedger, NoSuchEntry) as error:
-            # A later owner may have truncated it.
-            await self._check_unchanged()
-            if isinstance(error, DataCorruption):
-                raise
+        except (NoSuchLedger, NoSuchEntry) as error:
             raise corruption(self._ctx, error) from error
-
-    def window_of(self, number: int) -> int:
-        # W10: a window is one group.
-        return number
-
-    async def read_window(self, number: int) -> Sequence[GroupPayload]:
-        self._life.require("read_window", LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
-        if self._index.position_of(number) is None:
-            raise DataCorruption(f"group {number} is not in the log", file=f"{self._name} group {number}")
-        return await self._payloads([number])
-
-    async def _check_unchanged(self) -> None:
-        """Raises if another owner may have changed what this one read."""
-        if self._life.state is not LogState.INSPECTED:
-            await self.confirm_owner()
-            return
-        if await self._ctx.load() != self._held:
-            raise Unavailable(f"log {self._name} has changed since it was inspected: open it again")
 
     # --- appending -------------------------------------------------------------------------------
 
-    @property
-    def appends_max(self) -> int:
-        return self._ctx.options.appends_max
-
-    async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
-        size = sum(map(len, buffers))
-        check_group(size, tag, truncate_before, self._next_group)
-        self._flights.require_room()
-        assert self._held is not None
-        self._found = None
-        header = EntryHeader(self._held.record.epoch, self._next_group, tag, truncate_before, size)
-        self._next_group += 1
-        flight = self._flights.take()
-        try:
-            place = await self._add(flight, header, buffers)
-            # B3: after the ones before it.
-            await self._flights.wait_for_turn(flight)
-        except BaseException as error:
-            self._flights.end(flight, error)
-            raise
-        self._settle(header, place)
-        self._flights.end(flight)
-        return header.number
-
-    async def _add(self, flight: Flight, header: EntryHeader, buffers: Sequence[Buffer]) -> int:
-        """Returns the group's position."""
+    async def _send(self, flight: Flight, group: GroupInfo, buffers: Sequence[Buffer]) -> int:
+        header = EntryHeader(group.epoch, group.number, group.tag, group.truncate_before, group.size)
         try:
             await self._flights.wait_to_start(flight)
             if self._ledger_bytes >= self._ctx.options.ledger_bytes:
@@ -277,54 +156,29 @@ class BookKeeperLog(DurableDataLog):
             with suppress(TierlogError):
                 await before.close()
 
-    def _settle(self, header: EntryHeader, place: int) -> None:
-        self._index.add(header.number, place, header.size)
-        self._truncate_before = max(self._truncate_before, header.truncate_before)
-        self._appended_groups += 1
-        self._appended_bytes += header.size
-
     # --- truncation ------------------------------------------------------------------------------
 
-    async def truncate(self) -> None:
-        self._life.require("truncate", LogState.OPEN, LogState.APPENDING)
-        async with self._truncating:
-            await self._confirmation.join()
-            assert self._held is not None
-            address = self._truncate_before
-            removed = _below(self._held.record, address)
-            if removed:
-                # B7: nothing is deleted before no reader will look for it.
-                gone = {ledger.id for ledger in removed}
-                await self._change_record(lambda record: _without(record, gone))
-                self._index.forget_below(self._held.record.ledgers[0].first)
-                self._stale += gone
-            self._stale += await self._sweep.find(self._held.record)
-            await self._delete_stale()
+    async def _trim(self, address: int) -> None:
+        assert self._held is not None
+        removed = _below(self._held.record, address)
+        if removed:
+            gone = {ledger.id for ledger in removed}
+            await self._change_record(lambda record: _without(record, gone))
+            self._index.forget_below(self._held.record.ledgers[0].first)
+            self._stale += gone
+        self._stale += await self._sweep.find(self._held.record)
 
-    async def _delete_stale(self) -> None:
-        while self._stale:
-            ledger = self._stale[0]
-            await self._ctx.delete_ledger(ledger)
-            self._stale.remove(ledger)
-            self._reader.drop([ledger])
+    async def _delete(self, stale: int) -> None:
+        await self._ctx.delete_ledger(stale)
+        self._reader.drop([stale])
 
     async def _change_record(self, change: Callable[[LogRecord], LogRecord]) -> None:
         async with self._recording:
             assert self._held is not None
-            try:
+            with self._ending_if_lost():
                 self._held = await self._ctx.change(self._held, change)
-            except _ENDED as error:
-                self._life.failed(error)
-                raise
 
     # --- ownership and the rest ------------------------------------------------------------------
-
-    def check_owner(self) -> None:
-        self._life.require("check_owner", LogState.OPEN, LogState.APPENDING)
-
-    async def confirm_owner(self) -> None:
-        self.check_owner()
-        await self._confirmation.join()
 
     async def _confirm(self) -> None:
         """B10: whoever opens the log changes the record's version."""
@@ -333,40 +187,23 @@ class BookKeeperLog(DurableDataLog):
             held = self._held
             if await self._ctx.check(held.version):
                 return
-            try:
-                now = await self._ctx.require_own(held.record.opening, held.record.epoch)
-            except _ENDED as error:
-                self._life.failed(error)
-                raise
+            now = await self._ctx.require_own(held.record.opening, held.record.epoch)
             # A change of this owner's own.
             if self._held.version < now.version:
                 self._held = now
         raise Unavailable(f"the record of log {self._name} changes too often to be confirmed: try again")
 
-    def has_room(self, size: int) -> bool:
-        return True
-
-    def has_reserve(self, size: int) -> bool:
-        return True
-
-    async def check_space(self) -> bool:
-        await anyio.lowlevel.checkpoint()
-        return True
-
-    @property
-    def next_group(self) -> int:
-        return self._next_group
+    async def _has_changed(self) -> bool:
+        return await self._ctx.load() != self._held
 
     async def close(self, *, clean: bool = True) -> None:
         is_sound = self._life.state is LogState.OPEN
-        self._life.step(LogEvent.CLOSE)
         try:
+            await super().close()
             if clean and is_sound and self._writer is not None:
                 # Only for the next opener's sake, which recovers the ledger else.
                 with suppress(TierlogError):
                     await self._writer.close()
-            else:
-                await anyio.lowlevel.checkpoint()
         finally:
             self._reader.drop()
 
@@ -374,21 +211,9 @@ class BookKeeperLog(DurableDataLog):
         return self._ctx.health.outage()
 
     def statistics(self) -> LogStatistics:
-        epoch = self._held.record.epoch if self._held else 0
-        retained = self._index.retained_bytes
         counts = self._ctx.counts
-        return LogStatistics(
-            epoch,
-            self._next_group,
-            self._appended_groups,
-            self._appended_bytes,
-            retained,
-            retained,
-            len(self._held.record.ledgers) if self._held else 0,
-            0,
-            entries=counts.entries,
-            ledger_calls=counts.reads + counts.others,
-        )
+        ledgers = len(self._held.record.ledgers) if self._held else 0
+        return self._statistics(ledgers, entries=counts.entries, ledger_calls=counts.reads + counts.others)
 
     @property
     def requests(self) -> CallCounts:

@@ -21,7 +21,7 @@ may or may not be read; if the next owner does not read it, no later one will. R
 * ``close`` after a failure or with ``clean=False`` writes nothing.
 
 Errors: ``NotOwner``, ``Unavailable``, ``StorageFull``, ``StoreMismatch``, and ``DataCorruption``, whose file
-is a path or an object's URL.
+is a path, or the place of an object, a record or an entry.
 """
 
 from __future__ import annotations
@@ -76,11 +76,13 @@ class LogStatistics(Value):
     next_group: int = attrs.field(metadata=gauge("The number of the next group."))
     appended_groups: int = attrs.field(metadata=counter("Groups made durable."))
     appended_bytes: int = attrs.field(metadata=counter("Bytes of groups made durable."))
-    retained_bytes: int = attrs.field(metadata=gauge("Bytes in files that truncation has not removed."))
+    retained_bytes: int = attrs.field(metadata=gauge("Bytes of the log that truncation has not removed."))
     allocated_bytes: int = attrs.field(
         metadata=gauge("Disk blocks that the log holds, also those allocated ahead, when last measured.")
     )
-    files: int = attrs.field(metadata=gauge("Log files that truncation has not removed."))
+    files: int = attrs.field(
+        metadata=gauge("Files, objects or ledgers of the log that truncation has not removed.")
+    )
     syncs: int = attrs.field(metadata=counter("Disk syncs."))
     puts: int = attrs.field(default=0, metadata=counter("Puts of a log in a bucket, repeated ones too."))
     gets: int = attrs.field(default=0, metadata=counter("Gets of a log in a bucket."))

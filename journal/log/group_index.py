@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 
@@ -67,20 +67,24 @@ class GroupIndex:
         return positions
 
 
-class Numbered(Protocol):
-    """What the header of a group says."""
+class Group(Protocol):
+    """What is known of a group without its payload."""
 
     @property
     def number(self) -> int: ...
     @property
+    def epoch(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
     def truncate_before(self) -> int: ...
+    @property
+    def position(self) -> int: ...
 
 
-N = TypeVar("N", bound=Numbered)
-
-
-def readable(groups: Iterable[N]) -> Sequence[N]:
+def readable(groups: Sequence[Group]) -> Sequence[Group]:
     """Those from the newest truncation address on."""
-    groups = list(groups)
     address = max((each.truncate_before for each in groups), default=0)
     return [each for each in groups if each.number >= address]

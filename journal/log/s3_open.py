@@ -55,7 +55,7 @@ class FoundSlots:
 
     headers: dict[int, SlotHeader] = attrs.field(factory=dict)
     """From the low slot on."""
-    kept: dict[int, bytes] = attrs.field(factory=dict)
+    kept: dict[int, memoryview] = attrs.field(factory=dict)
     """Whole objects by slot, as many as may be kept."""
     kept_bytes: int = 0
     below: list[int] = attrs.field(factory=list)
@@ -171,7 +171,7 @@ async def _fetch(ctx: S3Context, found: FoundSlots, slot: int) -> None:
         return
     found.headers[slot] = decode_slot(start.data, ctx.log_id, slot, start.length, ctx.calls.place(key))
     if start.length == len(start.data) <= ctx.options.kept_bytes - found.kept_bytes:
-        found.kept[slot] = start.data
+        found.kept[slot] = memoryview(start.data)
         found.kept_bytes += start.length
 
 

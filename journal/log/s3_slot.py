@@ -49,6 +49,10 @@ class SlotHeader(Value):
     size: int = 0
     """Bytes of the payload."""
 
+    @property
+    def position(self) -> int:
+        return self.slot
+
 
 def encode_slot(log_id: bytes, header: SlotHeader, payload: Sequence[Buffer] = ()) -> Sequence[Buffer]:
     """The object's buffers. The payload is not copied."""
@@ -82,7 +86,7 @@ def decode_slot(data: bytes, log_id: bytes, slot: int, length: int, place: str) 
     )
 
 
-def payload_of(data: bytes, place: str) -> memoryview:
+def payload_of(data: Buffer, place: str) -> memoryview:
     """The payload of the whole object, whose header was checked. Raises ``DataCorruption`` if it is
     damaged."""
     payload = memoryview(data)[SLOT_HEADER_BYTES:]

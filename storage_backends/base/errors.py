@@ -330,13 +330,15 @@ class StorageFull(TierlogError):
 
 class DataCorruption(TierlogError):
     """Stored bytes are not what was written, or acked bytes are missing, at ``offset`` of ``file``: a path,
-    or the URL of an object. Nothing was changed. ``tierlog doctor --deep`` lists all damage and what to
-    do."""
+    or the place of an object, a record or an entry. Nothing was changed. ``tierlog doctor --deep`` lists all
+    damage and what to do."""
 
     code = "data-corruption"
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
-        where = f" [file {file}, offset {offset}]" if file else ""
+        # A place in a service is no file.
+        kind = "at" if "://" in file else "file"
+        where = f" [{kind} {file}, offset {offset}]" if file else ""
         super().__init__(message + where)
         self.reason = message
         self.file = file

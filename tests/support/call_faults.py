@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
+import anyio
 import anyio.lowlevel
 import attrs
 
@@ -42,6 +43,27 @@ class CallFault:
     delay: int = 0
 
 
+@attrs.define(eq=False)
+class Hold:
+    """Calls that wait before they take effect, and are listed as ``NAME waits`` meanwhile."""
+
+    name: str
+    """Empty: all calls."""
+    skip: int
+    most: int
+    arrived: anyio.Event = attrs.field(factory=anyio.Event)
+    go_on: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def takes(self, name: str) -> bool:
+        if self.name not in ("", name) or self.go_on.is_set():
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.most -= 1
+        return self.most >= 0
+
+
 class CallFaults:
     """Counts the calls in ``asked``, by name. ``reads``: the names of those that change nothing."""
 
@@ -50,9 +72,15 @@ class CallFaults:
         self.fault = fault
         self._reads = reads
         self._late: list[tuple[int, Callable[[], object]]] = []
+        self._hold: Hold | None = None
 
     def fail_next(self, kind: FaultKind) -> None:
         self.fault = CallFault(len(self.asked) + 1, kind)
+
+    def hold(self, name: str, *, skip: int = 0, most: int = 1_000) -> Hold:
+        """The next calls of this name wait, but for the first ``skip``, and ``most`` of them."""
+        self._hold = hold = Hold(name, skip, most)
+        return hold
 
     def settle(self) -> None:
         """What is late takes effect now."""
@@ -62,6 +90,12 @@ class CallFaults:
 
     async def ask(self, name: str, effect: Callable[[], T]) -> T:
         await anyio.lowlevel.checkpoint()
+        if self._hold is not None and self._hold.takes(name):
+            waiting = f"{name} waits"
+            self.asked.append(waiting)
+            self._hold.arrived.set()
+            await self._hold.go_on.wait()
+            self.asked.remove(waiting)
         self.asked.append(name)
         number = len(self.asked)
         for due, late in [each for each in self._late if each[0] <= number]:

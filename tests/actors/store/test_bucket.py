@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,35 +14,28 @@ import attrs
 import pytest
 
 from support.http_server import until
+from support.remote_stores import NAME, PIECES, PLACE, BucketMachine, fill, read_all, refused
 from support.s3_server import BUCKET, Fault, S3Server
-from support.stores import config
 from tierlog import (
     ConfigError,
     DataCorruption,
     InvalidArgument,
-    NotOwner,
-    OutcomeUnknown,
     SegmentStore,
-    StoreConfig,
     StoreMismatch,
-    Unavailable,
     Unsupported,
     open_lts,
     open_store,
 )
-from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig
+from tierlog.actors.settings.configuration import ChunkCacheConfig, S3LogConfig
 from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.served_store import StoreAsked, open_served
 from tierlog.journal.log.contract import LogStatistics
 from tierlog.storage_backends.chunks import s3_requests
-from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.chunks.s3_location import S3Location
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
-NAME = "app/events"
-PLACE = f"s3://{BUCKET}/stores/first"
 CHARGED_AS = {
     "PutObject": "puts",
     "GetObject": "gets",
@@ -52,66 +44,22 @@ CHARGED_AS = {
     "ListMultipartUploads": "lists",
     "DeleteObject": "deletes",
 }
-PIECES = [bytes([number]) * 10_000 for number in range(20)]
-
-
-@attrs.frozen
-class Machine:
-    """What one machine has: a local disk."""
-
-    disk: Path
-    server: S3Server
-
-    def settings(self, **more: Any) -> StoreConfig:
-        defaults = {
-            "s3": S3Config(endpoint=self.server.url),
-            "chunk_cache": ChunkCacheConfig(path=str(self.disk)),
-            "s3_log": S3LogConfig(pace=0.0),
-        }
-        return config(**defaults | more)
-
-    def open(self, place: str = PLACE, **arguments: Any) -> AbstractAsyncContextManager[SegmentStore]:
-        return open_store(place, **{"config": self.settings(), "containers": 1, **arguments})
 
 
 @pytest.fixture
-def here(server: S3Server, tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "here", server)
+def here(server: S3Server, tmp_path: Path) -> BucketMachine:
+    return BucketMachine(tmp_path / "here", server)
 
 
 @pytest.fixture
-def elsewhere(server: S3Server, tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "elsewhere", server)
-
-
-async def fill(store: SegmentStore) -> None:
-    await store.create_segment(NAME)
-    for piece in PIECES:
-        await store.append(NAME, piece)
-
-
-async def read_all(store: Any) -> bytes:
-    data = bytearray()
-    while block := await store.read(NAME, len(data), 1 << 20):
-        data += block
-    return bytes(data)
-
-
-async def test_what_was_acked_is_there_on_another_machine(here: Machine, elsewhere: Machine) -> None:
-    async with here.open() as store:
-        await fill(store)
-    async with elsewhere.open() as store:
-        assert await read_all(store) == b"".join(PIECES)
-        await store.append(NAME, b"and more")
-        await store.flush()
-        await store.append(NAME, b"!")
-    async with here.open() as store:
-        assert await read_all(store) == b"".join(PIECES) + b"and more!"
-        assert (await store.segment_info(NAME)).flushed_length == 200_008
+def elsewhere(server: S3Server, tmp_path: Path) -> BucketMachine:
+    return BucketMachine(tmp_path / "elsewhere", server)
 
 
 @pytest.mark.parametrize("inner", ["wal/x", "lts/a/b", "store", "beside"])
-async def test_a_store_is_not_made_inside_another_one(here: Machine, server: S3Server, inner: str) -> None:
+async def test_a_store_is_not_made_inside_another_one(
+    here: BucketMachine, server: S3Server, inner: str
+) -> None:
     async with here.open():
         pass
     before = set(server.objects())
@@ -129,7 +77,7 @@ async def test_a_store_is_not_made_inside_another_one(here: Machine, server: S3S
         pass
 
 
-async def test_a_store_is_not_made_inside_long_term_storage(here: Machine) -> None:
+async def test_a_store_is_not_made_inside_long_term_storage(here: BucketMachine) -> None:
     async with open_store(
         here.disk.with_name("data"), config=here.settings(chunks=f"{PLACE}/chunks")
     ) as store:
@@ -141,11 +89,11 @@ async def test_a_store_is_not_made_inside_long_term_storage(here: Machine) -> No
 
 
 async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
-    here: Machine, elsewhere: Machine, server: S3Server
+    here: BucketMachine, elsewhere: BucketMachine, server: S3Server
 ) -> None:
     """It is started again by its system, perhaps, after the bucket was emptied by mistake."""
 
-    async def identity_of(machine: Machine, *, stands_by: bool) -> bytes:
+    async def identity_of(machine: BucketMachine, *, stands_by: bool) -> bytes:
         asked = StoreAsked(
             place=S3Location(BUCKET, "stores/first/"),
             config=machine.settings(),
@@ -169,7 +117,7 @@ async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
     assert await identity_of(here, stands_by=True) == await identity_of(elsewhere, stands_by=True) == other
 
 
-async def test_credentials_may_be_for_the_prefix_alone(here: Machine, server: S3Server) -> None:
+async def test_credentials_may_be_for_the_prefix_alone(here: BucketMachine, server: S3Server) -> None:
     for key in ("_system/store", "stores/store"):
         server.fail(Fault("GetObject", key=key, refuse=(403, "AccessDenied")))
     async with here.open() as store:
@@ -177,7 +125,7 @@ async def test_credentials_may_be_for_the_prefix_alone(here: Machine, server: S3
 
 
 async def test_everything_is_below_the_prefix_and_nothing_needed_is_local(
-    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: BucketMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with here.open() as store:
@@ -193,7 +141,7 @@ async def test_everything_is_below_the_prefix_and_nothing_needed_is_local(
 
 
 async def test_without_a_setting_local_copies_are_in_the_users_cache(
-    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: BucketMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     async with here.open(config=here.settings(chunk_cache=ChunkCacheConfig())) as store:
@@ -204,7 +152,7 @@ async def test_without_a_setting_local_copies_are_in_the_users_cache(
 
 
 async def test_a_folder_for_local_copies_that_cannot_be_used_fences_nobody(
-    here: Machine, tmp_path: Path
+    here: BucketMachine, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     async with here.open() as store:
@@ -215,7 +163,7 @@ async def test_a_folder_for_local_copies_that_cannot_be_used_fences_nobody(
         await store.append(NAME, b"more")
 
 
-async def test_local_copies_may_be_removed(here: Machine) -> None:
+async def test_local_copies_may_be_removed(here: BucketMachine) -> None:
     async with here.open() as store:
         await fill(store)
         await store.flush()
@@ -228,50 +176,7 @@ async def test_local_copies_may_be_removed(here: Machine) -> None:
         assert await read_all(store) == b"".join(PIECES) + b"more"
 
 
-async def test_a_second_opening_fences_the_first(here: Machine, elsewhere: Machine) -> None:
-    async with here.open() as first:
-        await fill(first)
-        async with elsewhere.open() as second:
-            await second.append(NAME, b"second")
-            with pytest.raises((NotOwner, OutcomeUnknown)):
-                await first.append(NAME, b"zombie")
-            with pytest.raises(NotOwner):
-                await first.read(NAME, 0, 10)
-            assert await read_all(second) == b"".join(PIECES) + b"second"
-            await second.flush()
-    async with here.open() as third:
-        assert await read_all(third) == b"".join(PIECES) + b"second"
-
-
-async def test_a_fenced_store_that_was_idle_answers_no_read(here: Machine, elsewhere: Machine) -> None:
-    async with here.open() as first:
-        await fill(first)
-        async with elsewhere.open() as second:
-            await second.append(NAME, b"second")
-            with pytest.raises((NotOwner, Unavailable)):
-                await first.segment_info(NAME)
-
-
-async def test_of_two_that_create_the_store_at_once_one_wins(here: Machine, elsewhere: Machine) -> None:
-    opened: list[str] = []
-
-    async def create(machine: Machine) -> None:
-        try:
-            async with machine.open() as store:
-                await store.create_segment(f"app/{machine.disk.name}")
-                opened.append(machine.disk.name)
-        except (NotOwner, OutcomeUnknown, Unavailable):
-            return  # the other one has fenced it
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(create, here)
-        tasks.start_soon(create, elsewhere)
-    async with here.open() as store:
-        assert {f"app/{name}" for name in opened} <= set(await store.list_segments())
-    assert opened
-
-
-async def test_a_store_lives_on_through_failing_requests(here: Machine) -> None:
+async def test_a_store_lives_on_through_failing_requests(here: BucketMachine) -> None:
     refused = (503, "SlowDown")
     dropped = partial(Fault, "PutObject", applied=True, drop=True)
     here.server.fail(
@@ -289,7 +194,7 @@ async def test_a_store_lives_on_through_failing_requests(here: Machine) -> None:
         assert await read_all(store) == b"".join(PIECES)
 
 
-async def test_an_idle_store_makes_no_request(here: Machine) -> None:
+async def test_an_idle_store_makes_no_request(here: BucketMachine) -> None:
     async with here.open() as store:
         await fill(store)
         await store.flush()
@@ -298,7 +203,7 @@ async def test_an_idle_store_makes_no_request(here: Machine) -> None:
         assert not here.server.seen
 
 
-async def test_appends_that_wait_share_a_put(here: Machine) -> None:
+async def test_appends_that_wait_share_a_put(here: BucketMachine) -> None:
     paced = here.settings(s3_log=S3LogConfig(pace=0.2))
     async with here.open(config=paced) as store:
         await store.create_segment(NAME)
@@ -309,7 +214,7 @@ async def test_appends_that_wait_share_a_put(here: Machine) -> None:
         assert requests_of(store).puts - before <= 4
 
 
-async def test_a_few_groups_are_no_reason_for_a_checkpoint(here: Machine) -> None:
+async def test_a_few_groups_are_no_reason_for_a_checkpoint(here: BucketMachine) -> None:
     """Each is an object, as a file of a local log is, but costs an opening less than a checkpoint."""
     async with here.open() as store:
         await fill(store)
@@ -319,7 +224,7 @@ async def test_a_few_groups_are_no_reason_for_a_checkpoint(here: Machine) -> Non
 
 
 @pytest.mark.extended
-async def test_an_opening_fetches_few_groups_however_many_small_ones_there_were(here: Machine) -> None:
+async def test_an_opening_fetches_few_groups_however_many_small_ones_there_were(here: BucketMachine) -> None:
     async with here.open() as store:
         await store.create_segment(NAME)
         for _ in range(3):
@@ -336,7 +241,7 @@ async def test_an_opening_fetches_few_groups_however_many_small_ones_there_were(
         assert info.length == 450
 
 
-async def test_requests_of_the_log_are_counted(here: Machine) -> None:
+async def test_requests_of_the_log_are_counted(here: BucketMachine) -> None:
     async with here.open() as store:
         await fill(store)
 
@@ -350,7 +255,9 @@ async def test_requests_of_the_log_are_counted(here: Machine) -> None:
         assert requests_of(store).puts > len(PIECES)
 
 
-async def test_every_request_to_the_bucket_is_counted_by_the_kinds_that_are_charged(here: Machine) -> None:
+async def test_every_request_to_the_bucket_is_counted_by_the_kinds_that_are_charged(
+    here: BucketMachine,
+) -> None:
     async with here.open() as store:
         await fill(store)
         await store.flush()
@@ -375,24 +282,19 @@ def requests_of(store: SegmentStore) -> LogStatistics:
 # --- refused ------------------------------------------------------------------------------------------
 
 
-async def refused(opening: AbstractAsyncContextManager[SegmentStore]) -> None:
-    async with opening:
-        raise AssertionError("it was opened")
-
-
-async def test_a_missing_bucket_is_named(here: Machine) -> None:
+async def test_a_missing_bucket_is_named(here: BucketMachine) -> None:
     with pytest.raises(ConfigError, match="there is no bucket no-such-bucket"):
         await refused(here.open("s3://no-such-bucket/store"))
 
 
-async def test_wrong_credentials_are_refused(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_credentials_are_refused(here: BucketMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     here.server.fail(Fault("ListObjectsV2", refuse=(403, "SignatureDoesNotMatch"), times=5))
     with pytest.raises(ConfigError, match="the secret key does not belong to the access key"):
         await refused(here.open())
 
 
 async def test_a_service_without_conditional_puts_is_refused_and_nothing_is_made(
-    here: Machine, monkeypatch: pytest.MonkeyPatch
+    here: BucketMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_if = s3_requests.S3Requests.put_if
 
@@ -409,32 +311,14 @@ async def test_a_service_without_conditional_puts_is_refused_and_nothing_is_made
     assert set(here.server.objects()) == {"stores/first/trial"}
 
 
-async def test_a_lost_identity_is_not_made_again(here: Machine) -> None:
-    async with here.open() as store:
-        await fill(store)
-    here.server.remove("stores/first/store")
-    with pytest.raises(DataCorruption, match="identity is missing") as caught:
-        await refused(here.open())
-    assert caught.value.file == f"{PLACE}/store"
-
-
-async def test_the_number_of_containers_is_fixed(here: Machine) -> None:
-    async with here.open():
-        pass
-    with pytest.raises(StoreMismatch, match="was created with 1 containers, not 2"):
-        await refused(here.open(containers=2))
-    async with here.open(containers=None) as store:
-        assert len(store.statistics().containers) == 1
-
-
-async def test_long_term_storage_of_a_data_folder_is_refused(here: Machine, tmp_path: Path) -> None:
+async def test_long_term_storage_of_a_data_folder_is_refused(here: BucketMachine, tmp_path: Path) -> None:
     async with open_store(tmp_path / "data", config=here.settings(chunks=PLACE), containers=1) as store:
         await fill(store)
     with pytest.raises(StoreMismatch, match="logs elsewhere"):
         await refused(here.open())
 
 
-async def test_a_data_folder_does_not_take_its_chunks(here: Machine, tmp_path: Path) -> None:
+async def test_a_data_folder_does_not_take_its_chunks(here: BucketMachine, tmp_path: Path) -> None:
     async with here.open() as store:
         await fill(store)
     with pytest.raises(StoreMismatch, match="has a store already"):
@@ -444,21 +328,19 @@ async def test_a_data_folder_does_not_take_its_chunks(here: Machine, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"storage": MemoryChunkStorage()}, "no storage of yours"),
-        ({"recover_from_lts": True}, "data folder"),
         ({"place": "s3://"}, "is not a location in S3"),
         ({"place": "s3://user:password@bucket"}, "no user name"),
     ],
 )
-async def test_arguments_that_make_no_sense_are_refused(
-    here: Machine, arguments: dict[str, Any], words: str
+async def test_places_that_make_no_sense_are_refused(
+    here: BucketMachine, arguments: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=words) as caught:
         await refused(here.open(**arguments))
     assert "password@" not in str(caught.value)
 
 
-async def test_settings_that_make_no_sense_are_refused(here: Machine) -> None:
+async def test_settings_that_make_no_sense_are_refused(here: BucketMachine) -> None:
     for more, words in (
         ({"chunks": f"s3://{BUCKET}/other"}, "leave the setting out"),
         ({"layout": "layout-upgrade"}, "legacy"),
@@ -468,7 +350,7 @@ async def test_settings_that_make_no_sense_are_refused(here: Machine) -> None:
 
 
 async def test_a_bucket_is_no_data_folder(
-    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: BucketMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Elsewhere a folder with that name would be made."""
     monkeypatch.chdir(tmp_path)
@@ -477,7 +359,7 @@ async def test_a_bucket_is_no_data_folder(
     assert not list(tmp_path.iterdir())
 
 
-async def test_w8_a_store_without_its_logs_is_refused_however_often_it_is_opened(here: Machine) -> None:
+async def test_w8_a_store_without_its_logs_is_refused_however_often_it_is_opened(here: BucketMachine) -> None:
     """A new log begins with epoch 1, and each opening raises it."""
     async with here.open() as store:
         await fill(store)

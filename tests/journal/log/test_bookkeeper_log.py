@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import anyio
@@ -14,7 +14,7 @@ from support.call_faults import FaultKind
 from support.faulty_ledgers import FaultyLedgers
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.s3 import numbered_world
-from tierlog.journal.log import bookkeeper_log
+from tierlog.journal.log import bookkeeper_entry, bookkeeper_log
 from tierlog.journal.log.bookkeeper_entry import PART_BYTES
 from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
@@ -25,9 +25,6 @@ from tierlog.storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
     OutcomeUnknown,
-    StoreMismatch,
-    TierlogError,
-    Unavailable,
 )
 from tierlog.storage_backends.base.ledger_service import (
     Ledger,
@@ -81,23 +78,6 @@ async def reopened(cluster: Cluster) -> dict[int, bytes]:
     return found
 
 
-class Held(FaultyLedgers):
-    """Calls of one name wait."""
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        super().__init__(cluster)
-        self.name = name
-        self.arrived = anyio.Event()
-        self.go_on = anyio.Event()
-
-    async def _ask(self, name: str, effect: Callable[[], T]) -> T:
-        if name == self.name:
-            self.faults.asked.append(f"{name} waits")
-            self.arrived.set()
-            await self.go_on.wait()
-        return await super()._ask(name, effect)
-
-
 # --- B1, B2: opening ------------------------------------------------------------------------------
 
 
@@ -106,9 +86,10 @@ async def test_b1_an_owner_whose_record_was_taken_begins_no_ledger(cluster: Clus
     old = log_on(MemoryLedgers(cluster), ledger_bytes=1)
     await old.open()
     await old.append([b"acked"])
-    held = Held(cluster, "recover")
+    service = FaultyLedgers(cluster)
+    held = service.faults.hold("recover")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(log_on(held).open)
+        tasks.start_soon(log_on(service).open)
         await held.arrived.wait()
         ledgers = set(cluster.ledgers)
         with pytest.raises(NotOwner):
@@ -117,26 +98,6 @@ async def test_b1_an_owner_whose_record_was_taken_begins_no_ledger(cluster: Clus
         held.go_on.set()
 
     assert await reopened(cluster) == {1: b"acked"}
-
-
-async def test_b1_an_owner_that_opens_again_creates_no_record(
-    cluster: Cluster, service: FaultyLedgers
-) -> None:
-    first = log_on(service)
-    await first.open()
-    await first.close()
-    cluster.records.clear()
-
-    with pytest.raises(DataCorruption, match="record is gone"):
-        await log_on(service).open(after=first.own_epochs)
-    assert not cluster.records
-
-
-async def test_b1_another_logs_record_is_refused(service: FaultyLedgers) -> None:
-    await log_on(service).open()
-
-    with pytest.raises(StoreMismatch):
-        await log_on(service, b"f" * 16).open()
 
 
 async def test_b2_the_own_ledger_is_listed_before_it_is_written_to(cluster: Cluster) -> None:
@@ -153,8 +114,9 @@ async def test_b2_the_own_ledger_is_listed_before_it_is_written_to(cluster: Clus
 
 
 async def test_b2_an_opener_that_was_overtaken_leaves_no_ledger(cluster: Cluster) -> None:
-    held = Held(cluster, "create_ledger")
-    overtaken = log_on(held)
+    service = FaultyLedgers(cluster)
+    held = service.faults.hold("create_ledger")
+    overtaken = log_on(service)
     async with anyio.create_task_group() as tasks:
 
         async def open_() -> None:
@@ -210,41 +172,46 @@ async def test_b3_a_group_without_its_last_part_was_never_acked(cluster: Cluster
     assert await reopened(cluster) == {1: b"acked", 2: b"in its place"}
 
 
-async def test_b3_an_ack_waits_for_the_groups_before(cluster: Cluster) -> None:
-    service = Held(cluster, "append")
-    log = log_on(service, appends_max=2)
+@pytest.mark.parametrize("arrived", range(1 << 6))
+async def test_b3_whichever_entries_have_arrived_a_group_counts_as_a_whole_or_not_at_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, arrived: int
+) -> None:
+    """The owner is killed with a group of four parts and one of two under way. Each bit of ``arrived`` is an
+    entry that a bookie has."""
+    monkeypatch.setattr(bookkeeper_entry, "PART_BYTES", 4)
+    payloads = {1: b"acked", 2: b"in four parts", 3: b"in two"}
+    log = log_on(MemoryLedgers(cluster))
     await log.open()
-    acked: list[int] = []
+    for payload in payloads.values():
+        await log.append([payload])
+    entries, acked = cluster.ledgers[1].entries, 2
+    for bit in range(6):
+        if not arrived >> bit & 1:
+            del entries[acked + bit]
 
-    async def append() -> None:
-        acked.append(await log.append([b"x"]))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(append)
-        await service.arrived.wait()
-        service.name = ""
-        tasks.start_soon(append)
-        for _ in range(20):
-            await anyio.lowlevel.checkpoint()
-        assert not acked
-        service.go_on.set()
-
-    assert acked == [1, 2]
+    whole = 1 + (arrived & 0b1111 == 0b1111) + (arrived == 0b111111)
+    later = log_on(MemoryLedgers(cluster))
+    assert (await later.open()).next_group == whole + 1
+    assert await contents(later) == {number: payloads[number] for number in range(1, whole + 1)}
+    # The next owner goes on behind what counts, and what it acks is there as a whole.
+    assert await later.append([b"in its place"]) == whole + 1
+    assert (await reopened(cluster))[whole + 1] == b"in its place"
 
 
 async def test_b4_another_ledger_begins_when_all_before_is_acked(cluster: Cluster) -> None:
-    service = Held(cluster, "append")
+    service = FaultyLedgers(cluster)
     log = log_on(service, appends_max=3, ledger_bytes=2)
     await log.open()
     service.faults.asked.clear()
+    held = service.faults.hold("append")
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(log.append, [b"x"])
-        await service.arrived.wait()
+        await held.arrived.wait()
         for _ in range(20):
             await anyio.lowlevel.checkpoint()
         assert service.faults.asked == ["append waits"] * 2
-        service.go_on.set()
+        held.go_on.set()
 
     assert [ledger.first for ledger in record_in(cluster).ledgers] == [1, 3]
 
@@ -300,8 +267,9 @@ async def test_b5_an_entry_of_another_place_is_corruption(cluster: Cluster) -> N
 
 async def test_b5_an_opener_whose_ledgers_a_later_owner_truncated_is_fenced(cluster: Cluster) -> None:
     ledgers = await rolled(cluster)
-    held = Held(cluster, "recover")
-    overtaken = log_on(held)
+    service = FaultyLedgers(cluster)
+    held = service.faults.hold("recover")
+    overtaken = log_on(service)
     async with anyio.create_task_group() as tasks:
 
         async def open_() -> None:
@@ -327,20 +295,21 @@ async def test_b6_a_change_of_the_record_that_was_carried_out_is_recognised(
     cluster: Cluster, kind: FaultKind
 ) -> None:
     await log_on(MemoryLedgers(cluster)).open()
-    held = Held(cluster, "replace")
+    service = FaultyLedgers(cluster)
+    held = service.faults.hold("replace")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(log_on(held).open)
+        tasks.start_soon(log_on(service).open)
         await held.arrived.wait()
-        held.name = ""
-        held.faults.fail_next(kind)
+        service.faults.fail_next(kind)
         held.go_on.set()
 
     assert record_in(cluster).epoch == 2
 
 
 async def test_b7_the_list_is_shorter_before_a_ledger_is_deleted(cluster: Cluster) -> None:
-    held = Held(cluster, "delete_ledger")
-    log = log_on(held, ledger_bytes=1)
+    service = FaultyLedgers(cluster)
+    held = service.faults.hold("delete_ledger")
+    log = log_on(service, ledger_bytes=1)
     await log.open()
     for number in range(1, 5):
         await log.append([b"%d" % number], truncate_before=3 if number == 4 else 0)
@@ -431,24 +400,6 @@ async def test_b9_a_log_that_needs_more_bookies_than_there_are_says_so(cluster: 
         await log.open()
 
 
-async def test_b10_a_quorum_is_asked_once_for_all_that_wait(cluster: Cluster) -> None:
-    service = Held(cluster, "check")
-    log = log_on(service)
-    await log.open()
-    service.faults.asked.clear()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(log.confirm_owner)
-        await service.arrived.wait()
-        for _ in range(50):
-            tasks.start_soon(log.confirm_owner)
-        for _ in range(10):
-            await anyio.lowlevel.checkpoint()
-        service.name = ""
-        service.go_on.set()
-
-    assert service.faults.asked == ["check waits", "check", "check"]
-
-
 async def test_b10_an_owner_that_changed_its_record_itself_is_still_the_owner(cluster: Cluster) -> None:
     log = log_on(MemoryLedgers(cluster))
     await log.open()
@@ -460,30 +411,7 @@ async def test_b10_an_owner_that_changed_its_record_itself_is_still_the_owner(cl
     assert await log.append([b"x"]) == 1
 
 
-async def test_b10_an_owner_that_gets_no_answer_goes_on(cluster: Cluster) -> None:
-    service = FaultyLedgers(cluster)
-    log = log_on(service, patience=-1.0)
-    await log.open()
-    service.faults.fail_next(FaultKind.REFUSED)
-    with pytest.raises(Unavailable):
-        await log.confirm_owner()
-
-    await log.confirm_owner()
-    assert await log.append([b"x"]) == 1
-
-
 # --- the rest -------------------------------------------------------------------------------------
-
-
-async def test_an_idle_log_makes_no_call(service: FaultyLedgers) -> None:
-    log = log_on(service)
-    await log.open()
-    service.faults.asked.clear()
-    await log.check_space()
-    log.check_owner()
-    log.statistics()
-
-    assert service.faults.asked == []
 
 
 async def test_an_append_is_one_entry_for_each_part_and_all_calls_are_counted(service: FaultyLedgers) -> None:
@@ -529,45 +457,6 @@ async def test_a_ledger_that_was_deleted_by_hand_ends_its_owner_with_an_unknown_
         await log.append([b"x"])
 
 
-async def test_a_damaged_entry_is_corruption_when_it_is_read_and_the_log_goes_on(cluster: Cluster) -> None:
-    log = log_on(MemoryLedgers(cluster))
-    await log.open()
-    await log.append([b"x" * 100])
-    entries = cluster.ledgers[1].entries
-    entries[0] = entries[0][:-1] + b"?"
-
-    with pytest.raises(DataCorruption, match="payload is damaged") as caught:
-        await log.read_window(1)
-    assert caught.value.file == f"memory:{PATH} ledger 1 entry 0"
-    assert await log.append([b"more"]) == 2
-
-
-async def test_a_fenced_owner_that_reads_a_truncated_window_is_fenced(cluster: Cluster) -> None:
-    old = log_on(MemoryLedgers(cluster))
-    await old.open()
-    await old.append([b"x"])
-    new = log_on(MemoryLedgers(cluster))
-    await new.open()
-    await new.append([b"y"], truncate_before=2)
-    await new.truncate()
-
-    with pytest.raises(NotOwner):
-        await old.read_window(1)
-
-
-async def test_an_inspection_of_a_log_that_has_changed_since_says_so(cluster: Cluster) -> None:
-    log = log_on(MemoryLedgers(cluster), ledger_bytes=1)
-    await log.open()
-    await log.append([b"x"])
-    view = log_on(MemoryLedgers(cluster), kept_bytes=0)
-    await view.inspect()
-    await log.append([b"y"], truncate_before=2)
-    await log.truncate()
-
-    with pytest.raises(Unavailable, match="changed since it was inspected"):
-        await view.read_window(1)
-
-
 async def test_groups_that_follow_each_other_are_read_together(cluster: Cluster) -> None:
     log = log_on(MemoryLedgers(cluster))
     await log.open()
@@ -580,23 +469,6 @@ async def test_groups_that_follow_each_other_are_read_together(cluster: Cluster)
 
     assert len(await contents(later)) == 40
     assert service.faults.asked.count("read") < 8
-
-
-@pytest.mark.parametrize("name", ["recover", "read", "create_ledger"])
-async def test_a_cancelled_opening_leaves_a_log_that_can_be_opened(cluster: Cluster, name: str) -> None:
-    first = log_on(MemoryLedgers(cluster))
-    await first.open()
-    await first.append([b"acked"])
-    held = Held(cluster, name)
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(log_on(held).open)
-            await held.arrived.wait()
-            scope.cancel()
-
-    assert await reopened(cluster) == {1: b"acked"}
-    with pytest.raises(TierlogError):
-        await first.append([b"zombie"])
 
 
 # --- B11: the sidecar -----------------------------------------------------------------------------

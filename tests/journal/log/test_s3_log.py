@@ -22,11 +22,9 @@ from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
-    StoreMismatch,
-    Unavailable,
     Unsupported,
 )
-from tierlog.storage_backends.base.object_store import ObjectStore, StoredObject
+from tierlog.storage_backends.base.object_store import ObjectStore
 
 pytestmark = pytest.mark.anyio
 
@@ -74,26 +72,6 @@ async def test_l1_slots_without_a_register_are_refused(bucket: Bucket, objects: 
     assert "wal/register" not in bucket.objects
 
 
-async def test_l1_an_owner_that_opens_again_creates_no_register(
-    bucket: Bucket, objects: FaultyObjects
-) -> None:
-    first = log_on(objects)
-    await first.open()
-    await first.close()
-    bucket.objects.clear()
-
-    with pytest.raises(DataCorruption, match="register is gone"):
-        await log_on(objects).open(after=first.own_epochs)
-    assert not bucket.objects
-
-
-async def test_l1_another_logs_register_is_refused(objects: FaultyObjects) -> None:
-    await log_on(objects).open()
-
-    with pytest.raises(StoreMismatch):
-        await log_on(objects, b"f" * 16).open()
-
-
 async def test_l2_an_append_is_one_put(objects: FaultyObjects) -> None:
     log = log_on(objects)
     await log.open()
@@ -104,57 +82,18 @@ async def test_l2_an_append_is_one_put(objects: FaultyObjects) -> None:
     assert objects.asked == ["put"] * 5
 
 
-async def test_l2_appends_are_acked_in_order_and_none_behind_one_that_failed(bucket: Bucket) -> None:
-    """The first put is never answered, those behind it are."""
-    held = HeldPuts(bucket, has_effect=True)
-    log = log_on(held, appends_max=4)
-    await log.open()
-    acked: list[int] = []
-
-    async def append() -> None:
-        acked.append(await log.append([b"x"]))
-
-    held.keys = {key_of(1 + SLOTS_AHEAD)}
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(4):
-                tasks.start_soon(append)
-            while len(slots(bucket)) < 5:
-                await anyio.lowlevel.checkpoint()
-            assert acked == []
-            scope.cancel()
-
-    assert acked == []
-    with pytest.raises(Unavailable):
-        await log.append([b"later"])
-
-
-class HeldPuts(MemoryObjects):
-    """Puts of ``keys`` are never answered."""
-
-    def __init__(self, bucket: Bucket, *, has_effect: bool) -> None:
-        super().__init__(bucket)
-        self.keys: set[str] = set()
-        self.has_effect = has_effect
-
-    async def put(self, key: str, data: Sequence[Buffer], *, version: str = "") -> str | None:
-        is_held = key in self.keys
-        made = await super().put(key, data, version=version) if self.has_effect or not is_held else None
-        if is_held:
-            await anyio.sleep_forever()
-        return made
-
-
 async def test_l3_a_gap_is_closed_by_the_fence_and_what_is_behind_it_is_void(bucket: Bucket) -> None:
     """The owner is killed when the second of three puts has not arrived."""
     first = 1 + SLOTS_AHEAD
-    held = HeldPuts(bucket, has_effect=False)
-    log = log_on(held, appends_max=3)
+    objects = FaultyObjects(bucket)
+    log = log_on(objects, appends_max=3)
     await log.open()
-    held.keys = {key_of(first + 1)}
+    assert await log.append([b"x"]) == 1
+    held = objects.faults.hold("put", most=1)
     async with anyio.create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(log.append, [b"x"])
+        tasks.start_soon(log.append, [b"x"])
+        await held.arrived.wait()
+        tasks.start_soon(log.append, [b"x"])
         while not {first, first + 2} <= slots(bucket).keys():
             await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
@@ -177,7 +116,8 @@ async def test_l4_an_opener_whose_log_was_truncated_meanwhile_is_no_owner(bucket
     for index in range(1, 4):
         await first.append([b"x"], truncate_before=index)
     await first.truncate()
-    late = HeldLists(bucket)
+    late = FaultyObjects(bucket)
+    held = late.faults.hold("list")
     slow = log_on(late)
     async with anyio.create_task_group() as tasks:
         refused: list[NotOwner] = []
@@ -189,35 +129,18 @@ async def test_l4_an_opener_whose_log_was_truncated_meanwhile_is_no_owner(bucket
                 refused.append(error)
 
         tasks.start_soon(open_slowly)
-        await late.arrived.wait()
+        await held.arrived.wait()
         other = log_on(MemoryObjects(bucket))
         await other.open()
         assert await other.append([b"other"], truncate_before=4) == 4
         await other.truncate()
-        late.go_on.set()
+        held.go_on.set()
 
     assert len(refused) == 1
     assert await other.append([b"still the owner"]) == 5
     last = log_on(MemoryObjects(bucket))
     await last.open()
     assert await numbers(last) == [4, 5]
-
-
-class HeldLists(MemoryObjects):
-    """Its lists wait."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        super().__init__(bucket)
-        self.arrived, self.go_on = anyio.Event(), anyio.Event()
-
-    def list(self, prefix: str):  # type: ignore[no-untyped-def]  # as its base
-        return self._held(prefix)
-
-    async def _held(self, prefix: str):  # type: ignore[no-untyped-def]
-        self.arrived.set()
-        await self.go_on.wait()
-        for each in self.bucket.list(prefix):
-            yield each
 
 
 async def test_l5_an_acked_group_that_is_gone_is_corruption_with_its_key(
@@ -302,9 +225,10 @@ async def test_l9_an_owner_that_appends_notices_a_raise(bucket: Bucket) -> None:
     log = log_on(MemoryObjects(bucket), check_after=0.0)
     await log.open()
     await log.append([b"x"])
-    held = HeldLists(bucket)
+    objects = FaultyObjects(bucket)
+    held = objects.faults.hold("list")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(log_on(held).open)
+        tasks.start_soon(log_on(objects).open)
         await held.arrived.wait()
         with pytest.raises(NotOwner):
             await log.append([b"y"])
@@ -315,69 +239,12 @@ async def test_l9_what_is_durable_does_not_wait_for_a_register_that_cannot_be_re
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_log, "_CHECK_SECONDS", 0.01)
-    objects = HeldGets(bucket)
+    objects = FaultyObjects(bucket)
     log = log_on(objects, check_after=0.0)
     await log.open()
-    objects.go_on = anyio.Event()
+    objects.faults.hold("get")
     with anyio.fail_after(scaled(5)):
         assert [await log.append([b"x"]) for _ in range(2)] == [1, 2]
-
-
-async def test_l10_callers_that_wait_share_one_read_that_began_after_they_asked(bucket: Bucket) -> None:
-    objects = HeldGets(bucket)
-    log = log_on(objects)
-    await log.open()
-    objects.asked.clear()
-    objects.go_on = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(log.confirm_owner)
-        while not objects.asked:
-            await anyio.lowlevel.checkpoint()
-        for _ in range(50):
-            tasks.start_soon(log.confirm_owner)
-        for _ in range(10):
-            await anyio.lowlevel.checkpoint()
-        assert objects.asked == ["get"]
-        objects.go_on.set()
-
-    assert objects.asked == ["get", "get"]
-
-
-class HeldGets(FaultyObjects):
-    """Answers to gets wait."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        super().__init__(bucket)
-        self.go_on = anyio.Event()
-        self.go_on.set()
-
-    async def get(self, key: str, size: int) -> StoredObject | None:
-        found = await super().get(key, size)
-        await self.go_on.wait()
-        return found
-
-
-async def test_l10_a_cancelled_callers_read_is_made_by_the_next(objects: FaultyObjects) -> None:
-    log = log_on(objects)
-    await log.open()
-    async with anyio.create_task_group() as tasks:
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await log.confirm_owner()
-        tasks.start_soon(log.confirm_owner)
-    assert await log.append([b"x"]) == 1
-
-
-async def test_l10_an_owner_whose_register_cannot_be_read_goes_on(bucket: Bucket) -> None:
-    objects = FaultyObjects(bucket)
-    log = log_on(objects, patience=-1.0)
-    await log.open()
-    objects.faults.fail_next(FaultKind.REFUSED)
-    with pytest.raises(Unavailable):
-        await log.confirm_owner()
-
-    await log.confirm_owner()
-    assert await log.append([b"x"]) == 1
 
 
 async def test_small_groups_are_to_wait_for_the_pace_and_large_ones_are_not(objects: FaultyObjects) -> None:
@@ -387,17 +254,6 @@ async def test_small_groups_are_to_wait_for_the_pace_and_large_ones_are_not(obje
     assert await log.append([b"first"]) == 1
     assert 900.0 < log.append_delay(999) <= 1000.0
     assert log.append_delay(1000) == 0.0
-
-
-async def test_an_idle_log_makes_no_request(objects: FaultyObjects) -> None:
-    log = log_on(objects)
-    await log.open()
-    objects.asked.clear()
-    await log.check_space()
-    log.check_owner()
-    log.statistics()
-
-    assert objects.asked == []
 
 
 async def test_requests_are_counted(objects: FaultyObjects) -> None:
@@ -433,29 +289,3 @@ async def test_a_damaged_payload_is_corruption_when_it_is_read_and_the_log_goes_
     with pytest.raises(DataCorruption) as caught:
         await numbers(later)
     assert caught.value.file == f"memory:{key}"
-
-
-async def test_a_fenced_owner_that_reads_a_truncated_window_is_fenced(bucket: Bucket) -> None:
-    old = log_on(MemoryObjects(bucket))
-    await old.open()
-    await old.append([b"x"])
-    new = log_on(MemoryObjects(bucket))
-    await new.open()
-    await new.append([b"y"], truncate_before=2)
-    await new.truncate()
-
-    with pytest.raises(NotOwner):
-        await old.read_window(1)
-
-
-async def test_an_inspection_of_a_log_that_has_changed_since_says_so(bucket: Bucket) -> None:
-    log = log_on(MemoryObjects(bucket))
-    await log.open()
-    await log.append([b"x"])
-    view = log_on(MemoryObjects(bucket))
-    await view.inspect()
-    await log.append([b"y"], truncate_before=2)
-    await log.truncate()
-
-    with pytest.raises(Unavailable, match="changed since it was inspected"):
-        await view.read_window(1)

@@ -215,9 +215,9 @@ class SimulatedHost(HostEnd):
             return
 
         assert self.bucket is not None
-        found = self.bucket.get(CONTROL, 1 << 16)
         quiet = anyio.current_time() - self._heard >= QUIET_SECONDS
-        if quiet and found is not None and decode_control(found.data, CONTROL).term > self._term:
+        found = self.bucket.get(CONTROL, 1 << 16) if quiet else None
+        if found is not None and decode_control(found.data, CONTROL).term > self._term:
             pipe, self._pipe = self._pipe, None
             pipe.close_from_host()
             self.is_welcome = False

@@ -255,8 +255,9 @@ def reader_begins_below_the_low(plant: Planter) -> None:
 def what_others_left_is_not_swept(plant: Planter) -> None:
     """Objects that a killed owner had not deleted yet, and what fenced owners put late, stay forever."""
 
-    def begin(original: Any, self: S3Log, opened: OpenedS3Log) -> Any:
+    def found(original: Any, self: S3Log, opened: OpenedS3Log) -> Any:
+        result = original(self, opened)
         self._stale = []
-        return original(self, opened)
+        return result
 
-    plant(S3Log._begin, begin)
+    plant(S3Log._found, found)

@@ -68,13 +68,13 @@ def record_without_a_verdict_counts_as_put(plant: Planter) -> None:
 def ledgers_are_deleted_before_the_record_is_put(plant: Planter) -> None:
     """After a crash in between the next opener finds a log without its begin."""
 
-    async def truncate(original: Any, self: BookKeeperLog) -> None:
+    async def trim(original: Any, self: BookKeeperLog, address: int) -> None:
         assert self._held is not None
-        for ledger in bookkeeper_log._below(self._held.record, self._truncate_before):
+        for ledger in bookkeeper_log._below(self._held.record, address):
             await self._ctx.delete_ledger(ledger.id)
-        await original(self)
+        await original(self, address)
 
-    plant(BookKeeperLog.truncate, truncate)
+    plant(BookKeeperLog._trim, trim)
 
 
 @_planted("B8")

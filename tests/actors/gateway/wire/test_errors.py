@@ -147,11 +147,19 @@ def test_an_unknown_last_event_number_stays_unknown() -> None:
     assert back.last_event_number is None
 
 
-def test_corruption_keeps_its_reason_and_location_separate() -> None:
-    back = returned(DataCorruption("a bad block", file="f", offset=3))
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("wal/0000/7", "file wal/0000/7"),
+        ("s3://b/store/wal/0000/register", "at s3://b/store/wal/0000/register"),
+        ("zookeeper://z:2181/logs/0000 ledger 4 entry 2", "at zookeeper://z:2181/logs/0000 ledger 4 entry 2"),
+    ],
+)
+def test_corruption_keeps_its_reason_and_location_separate(place: str, shown: str) -> None:
+    back = returned(DataCorruption("a bad block", file=place, offset=3))
 
     assert isinstance(back, DataCorruption)
-    assert (back.reason, str(back)) == ("a bad block", "a bad block [file f, offset 3]")
+    assert (back.reason, str(back)) == ("a bad block", f"a bad block [{shown}, offset 3]")
 
 
 def test_h2_the_text_of_a_foreign_exception_is_not_sent() -> None:
