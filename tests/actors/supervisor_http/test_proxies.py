@@ -54,7 +54,8 @@ async def test_a_command_finds_the_supervisor_behind_dead_addresses_and_hosts(tm
             done = await ask_service(f"{url},{server.url}", "POST", "/v1/hosts/host-0/drain")
             assert "hosts" in done
         with pytest.raises(
-            Unavailable, match=rf"{dead} \(Connection refused\); {url} \(.*is a host, and only the supervisor knows"
+            Unavailable,
+            match=rf"{dead} \(Connection refused\); {url} \(.*is a host, and only the supervisor knows",
         ):
             await ask_service(f"{dead},{url}", "GET", "/v1/status")
 
