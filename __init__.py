@@ -233,8 +233,7 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
 
     def _import(module: str) -> object:
         """The module, imported without collections of garbage: hardly anything that an import makes becomes
-        garbage, and traversing it again and again takes a tenth of the time from an open to the first ack. It
-        joins the oldest generation, as if it had been traversed."""
+        garbage, and traversing it again and again takes a tenth of the time from an open to the first ack."""
         import gc
         from importlib import import_module
 
@@ -243,10 +242,6 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
         try:
             return import_module(f".{module}", __name__)
         finally:
-            # What a program has frozen must stay frozen.
-            if collects and gc.get_count()[0] > gc.get_threshold()[0] and not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
             if collects:
                 gc.enable()
 
