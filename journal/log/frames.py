@@ -24,6 +24,7 @@ import attrs
 from ...storage_backends.base.checksum import Buffer, crc32c, crc32c_of
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import StoreMismatch
+from ...storage_backends.base.values import Value
 from .contract import GROUP_BYTES_MAX
 
 FORMAT_VERSION = 1
@@ -59,16 +60,16 @@ class FileId:
     sequence: int
 
 
-@attrs.frozen
-class Seal:
+@attrs.frozen(eq=False, repr=False)
+class Seal(Value):
     """An older file ends at exactly ``end`` bytes, whatever follows them (rule W4)."""
 
     file: FileId
     end: int
 
 
-@attrs.frozen
-class FileHeader:
+@attrs.frozen(eq=False, repr=False)
+class FileHeader(Value):
     """The first record of a WAL file. The newest valid one decides which older files count (rule W4)."""
 
     log_id: bytes

@@ -16,7 +16,7 @@ from support.http_server import service, until
 from tierlog import Unavailable
 from tierlog.actors.cli.running import ask_service
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import make_admin_app
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,8 @@ async def test_a_command_finds_the_supervisor_behind_dead_addresses_and_hosts(tm
             done = await ask_service(f"{url},{server.url}", "POST", "/v1/hosts/host-0/drain")
             assert "hosts" in done
         with pytest.raises(
-            Unavailable, match=rf"{dead} \(Connection refused\); {url} \(.*is a host, and only the supervisor knows"
+            Unavailable,
+            match=rf"{dead} \(Connection refused\); {url} \(.*is a host, and only the supervisor knows",
         ):
             await ask_service(f"{dead},{url}", "GET", "/v1/status")
 
