@@ -19,7 +19,10 @@ def main() -> int:
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     except KeyboardInterrupt:
         os._exit(_INTERRUPTED)
-    from .actors.cli import main as run  # takes most of the time of a short command
+    from .actors.kernel.process_memory import importing
+
+    with importing():
+        from .actors.cli import main as run  # takes most of the time of a short command
 
     return run()
 

@@ -16,7 +16,7 @@ import attrs
 
 from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads
 from benchmarks.s3_log import rate
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.storage_backends.base.errors import ConfigError
 from tierlog.storage_backends.base.ledger_service import Ledger, Quorum

@@ -19,7 +19,7 @@ from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alterna
 from benchmarks.s3 import BUCKET, missing, server, storage_at
 from tierlog import StoreConfig
 from tierlog.actors.settings.configuration import S3Config
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.journal.manifest.chain import element_name, list_elements
 from tierlog.journal.manifest.element import Element, position_of
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage

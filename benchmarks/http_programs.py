@@ -23,7 +23,7 @@ import tierlog
 async def serve_store(folder: str) -> None:
     from tierlog.actors.gateway.server.app import make_app
     from tierlog.actors.gateway.server.listener import bind, serve_http
-    from tierlog.actors.store.opening import system_world
+    from tierlog.actors.store.folder_opening import system_world
 
     async with tierlog.open_store(folder, containers=4) as store:
         with bind("127.0.0.1", 0) as listener:

@@ -23,7 +23,7 @@ import anyio
 import attrs
 
 from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 
 BUCKET = "chunks"

@@ -14,7 +14,7 @@ from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alterna
 from benchmarks.s3 import BUCKET, Bare, missing, server
 from tierlog import SegmentStore, StoreConfig, open_store
 from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig, WriterConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 
 GROUP_BYTES = 64 << 10
 APPEND_BYTES, IN_FLIGHT = 1 << 10, 256

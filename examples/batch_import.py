@@ -9,6 +9,8 @@ it adds nothing then."""
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in given.file)[-60:]
     )
 
+    # Spark would start the `python3` of the PATH, which may be one without tierlog.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("tierlog batch import").getOrCreate()
     spark.dataSource.register(TierlogDataSource)
 

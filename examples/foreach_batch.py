@@ -10,6 +10,8 @@ committed before adds nothing. """
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("rest")
     given = parser.parse_args(arguments)
 
+    # Spark would start the `python3` of the PATH, which may be one without tierlog.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("tierlog foreachBatch").getOrCreate()
     spark.dataSource.register(TierlogDataSource)
 

@@ -10,6 +10,8 @@ it has read everything. """
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
@@ -27,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("target")
     given = parser.parse_args(arguments)
 
+    # Spark would start the `python3` of the PATH, which may be one without tierlog.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("tierlog word count").getOrCreate()
     spark.dataSource.register(TierlogDataSource)
 

@@ -251,7 +251,7 @@ async def _restore(
     from ..folder.paths import check_path
     from ..maintenance.replaced_logs import logs_moved_away
     from ..maintenance.restore import restore_backup
-    from ..store.opening import system_world
+    from ..store.folder_opening import system_world
     from .copy_place import check_restored_place, opened_place
 
     files, world, folder = LocalFiles(), system_world(), check_path(data)
@@ -291,7 +291,7 @@ async def _own_storage(data: Path, config: Path | None) -> AsyncIterator[ChunkSt
     from ...storage_backends.files.local import LocalFiles
     from ..folder.chunk_location import folder_location, make_chunk_reader
     from ..folder.paths import check_path
-    from ..store.opening import system_world
+    from ..store.folder_opening import system_world
     from ..store.read_only import open_reader
 
     folder, settings = check_path(data), read_settings(config, None)

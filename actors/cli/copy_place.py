@@ -35,7 +35,7 @@ async def opened_place(
     from ...storage_backends.files.local import LocalFiles
     from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage
     from ..folder.paths import StoreFolder, check_path
-    from ..store.opening import system_world
+    from ..store.folder_opening import system_world
 
     check_scheme(place)
     files, world = LocalFiles(), system_world()

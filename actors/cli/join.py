@@ -89,7 +89,7 @@ def run(
 
             from ..gateway.server.connections import raise_file_limit
             from ..host.main import HostOptions, HostService
-            from ..store.opening import system_world
+            from ..store.folder_opening import system_world
             from ..supervisor.hosts import default_id, joined_id_refusal
             from ..supervisor.service import check_advertised, listen_of
 

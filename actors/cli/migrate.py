@@ -98,7 +98,7 @@ def migrate(
 def _run(source: str, to: str, config: Path | None, chunks: str, *, confirms: bool) -> Migration:
     async def command() -> Migration:
         from ..maintenance.migration import migrate
-        from ..store.opening import system_world
+        from ..store.folder_opening import system_world
 
         old, new = _place(source, config), _place(to, config)
         with output.progress("copying", None) as advance:
@@ -116,7 +116,7 @@ async def _undo(source: str, config: Path | None) -> None:
 def _place(path: str, config: Path | None) -> MigrationPlace:
     from ...storage_backends.files.local import LocalFiles
     from ..maintenance.migration_places import make_place
-    from ..store.opening import system_world
+    from ..store.folder_opening import system_world
     from ..supervisor.term import nobody_serves
 
     settings, world = read_settings(config, None), system_world()

@@ -76,7 +76,7 @@ def recover(
     async def command() -> RecoveredStore:
         from ...storage_backends.files.local import LocalFiles
         from ..folder.paths import check_path
-        from ..store.opening import system_world
+        from ..store.folder_opening import system_world
         from ..store.recover import recover_store
         from ..store.recover_container import recover_container
 

@@ -28,6 +28,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.names import check_segment_name
 from ...storage_backends.base.os_errors import explain
+from ..kernel.process_memory import importing
 from ..telemetry.logging import is_logging, log_to_stderr
 from ..telemetry.printable import printable
 from .interrupts import Interrupts, end_at_once
@@ -240,11 +241,12 @@ async def owning(
     folder open; ``{url}`` in it is the service's.
     """
     # Here, because they take 0.3 s, which commands with --url need not wait.
-    from ...storage_backends.files.local import LocalFiles
-    from ..folder.lock_files import OpenElsewhere
-    from ..folder.paths import check_folder, check_path, existing_identity, live_owners
-    from ..folder.restore_folder import finish_restore
-    from ..store.opening import open_store
+    with importing():
+        from ...storage_backends.files.local import LocalFiles
+        from ..folder.lock_files import OpenElsewhere
+        from ..folder.paths import check_folder, check_path, existing_identity, live_owners
+        from ..folder.restore_folder import finish_restore
+        from ..store.opening import open_store
 
     config = read_settings(config_file, chunks)
     folder, files = check_path(data), LocalFiles()

@@ -25,6 +25,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from ...storage_backends.base.errors import ChunkExists, ChunkNotFound, DataCorruption
 from ...storage_backends.base.ids import EPOCH_MAX
+from ...storage_backends.base.values import Value
 from ..folder.fingerprint import FINGERPRINT_BYTES, LOCATION_BYTES_MAX, Fingerprint
 from .owner import Identity
 
@@ -35,8 +36,8 @@ LAST_EPOCH = (1 << 64) - 1
 """The epoch of the last claim, which a folder of this version leaves."""
 
 
-@attrs.frozen
-class Claim:
+@attrs.frozen(eq=False, repr=False)
+class Claim(Value):
     epoch: int
     identity: Identity
     has_record: bool = True

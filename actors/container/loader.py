@@ -46,8 +46,8 @@ class LoaderStatistics(Value):
     waiting_bytes: int = attrs.field(metadata=gauge("Bytes of these requests."))
 
 
-@attrs.frozen
-class Resumed:
+@attrs.frozen(eq=False, repr=False)
+class Resumed(Value):
     """What the pipeline does after a lookup."""
 
     loads: list[LoadSegment]

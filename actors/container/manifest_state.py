@@ -10,11 +10,12 @@ import attrs
 from ...journal.manifest.element import NOTHING, Element, Pin
 from ...journal.manifest.rules import Known
 from ...journal.operations.log_element import ElementCreated, LogElement
+from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.run_list import RunList
 
 
-@attrs.frozen
-class ManifestState:
+@attrs.frozen(eq=False, repr=False)
+class ManifestState(Value):
     head: LogElement | None = None
     """The newest element that exists; None if there was none yet."""
     intent: LogElement | None = None

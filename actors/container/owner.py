@@ -5,11 +5,12 @@ from __future__ import annotations
 import attrs
 
 from ...journal.manifest.element import Owner
+from ...storage_backends.base.values import Value
 from ..folder.fingerprint import Fingerprint
 
 
-@attrs.frozen
-class Identity:
+@attrs.frozen(eq=False, repr=False)
+class Identity(Value):
     """Identifies an owner: the store, its log, and this opening of it, 16 bytes each; and where it is."""
 
     store: bytes

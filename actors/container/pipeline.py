@@ -418,6 +418,19 @@ class Pipeline:
             if self._published is not None:
                 self._published.set()
                 self._published = None
+            if self._log.appends_max == 1 and not self._building.is_empty:
+                await self._gather()
+
+    async def _gather(self) -> None:
+        """Let those that were just answered add to the group that waits. Otherwise the callers would be
+        divided into two groups that take turns, each with a part of them, and a single operation of a flush
+        cycle would take a sync of its own."""
+        # In the first turn they put their next requests into the mailbox, in the second these are applied.
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        # Trio runs the tasks of a turn in any order.
+        if len(self._mailbox):
+            await anyio.lowlevel.checkpoint()
 
     async def _take(self) -> Group | None:
         """The group that is built, once there is one and the log takes it; None at the end."""

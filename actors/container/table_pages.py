@@ -18,6 +18,7 @@ from ...storage_backends.base.tables import (
     TablePage,
     TableRow,
 )
+from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
@@ -33,8 +34,8 @@ from .table_rows import PREFIX_BYTES, row_prefix
 _GET_STEP = 16
 
 
-@attrs.frozen
-class Position:
+@attrs.frozen(eq=False, repr=False)
+class Position(Value):
     """Where the next page starts: what a token says."""
 
     name: str

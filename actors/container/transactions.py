@@ -14,6 +14,7 @@ from ...journal.operations.ended_transactions import TransactionEnd
 from ...storage_backends.base.errors import TransactionNotFound
 from ...storage_backends.base.list_pages import Part, transaction_text
 from ...storage_backends.base.transactions import PARTS_MAX, TransactionInfo, TransactionState
+from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 _PAGE = PageLimits(256)
 
 
-@attrs.frozen
-class Known:
+@attrs.frozen(eq=False, repr=False)
+class Known(Value):
     info: TransactionInfo
     version: int
     """That of its end; 0 if it is open."""
 
 
-@attrs.frozen
-class EndsPage:
+@attrs.frozen(eq=False, repr=False)
+class EndsPage(Value):
     ends: list[TransactionEnd]
     records_to: int
     """That of the view's runs."""

@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 import attrs
 
 from ...journal.operations.segment_image import MergedRanges, SegmentStatus
+from ...storage_backends.base.values import Value
 
 
 class FlushableSegment(Protocol):
@@ -53,16 +54,16 @@ class FlushableSegment(Protocol):
         ...
 
 
-@attrs.frozen
-class DataPiece:
+@attrs.frozen(eq=False, repr=False)
+class DataPiece(Value):
     """Bytes ``start .. end`` of the segment itself."""
 
     start: int
     end: int
 
 
-@attrs.frozen
-class SplicePiece:
+@attrs.frozen(eq=False, repr=False)
+class SplicePiece(Value):
     """The chunks of a merged source, linked at ``offset``."""
 
     offset: int

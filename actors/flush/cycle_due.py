@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import attrs
 
+from ...storage_backends.base.values import Value
 
-@attrs.frozen
-class Due:
+
+@attrs.frozen(eq=False, repr=False)
+class Due(Value):
     """When a flush cycle is due."""
 
     now: bool

@@ -14,6 +14,7 @@ import attrs
 
 from ...storage_backends.base.codec import Encoder
 from ...storage_backends.base.files import Close, FileNumbers, Open, Program, Read
+from ...storage_backends.base.values import Value
 from ..telemetry.printable import printable
 
 FINGERPRINT_BYTES = 16
@@ -22,8 +23,8 @@ _MACHINE_ID = "/etc/machine-id"
 _MACHINE_ID_BYTES_MAX = 256
 
 
-@attrs.frozen
-class Fingerprint:
+@attrs.frozen(eq=False, repr=False)
+class Fingerprint(Value):
     digest: bytes = bytes(FINGERPRINT_BYTES)
     """Zeros: unknown, equal to any other."""
     location: str = ""

@@ -28,14 +28,15 @@ from ...storage_backends.base.files import (
     create_whole,
     remake_name,
 )
+from ...storage_backends.base.values import Value
 
 FORMAT_VERSION = 1
 _MAGIC = 0x544C5354  # "TLST"
 _BYTES = 4 + 2 + 16 + 16 + 4 + 8 + 4
 
 
-@attrs.frozen
-class StoreIdentity:
+@attrs.frozen(eq=False, repr=False)
+class StoreIdentity(Value):
     store_id: bytes
     log_id: bytes
     """Each container's log id is derived from it."""

@@ -32,14 +32,15 @@ from ...storage_backends.base.files import (
     Unlink,
     Write,
 )
+from ...storage_backends.base.values import Value
 
 _FILE_BYTES_MAX = 4096
 SUPERVISOR = "supervisor"
 """The role of the process that serves the folder through its hosts."""
 
 
-@attrs.frozen
-class Owner:
+@attrs.frozen(eq=False, repr=False)
+class Owner(Value):
     """A process that has the folder open."""
 
     owner_id: str

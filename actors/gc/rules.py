@@ -30,8 +30,8 @@ class Garbage(Value):
     """Whether an element of this owner has counted since it was found to be garbage (rule J9)."""
 
 
-@attrs.frozen
-class ChunkOrigin:
+@attrs.frozen(eq=False, repr=False)
+class ChunkOrigin(Value):
     """What a chunk's name contains: its segment, the epoch of the owner that created it, and the segment
     offset of its first byte."""
 

@@ -7,6 +7,7 @@ from enum import Enum
 
 import attrs
 
+from ...storage_backends.base.values import Value
 from ...storage_backends.segments.records import DeferredWorkRecord
 from .rules import Garbage, is_run, parse_chunk_name
 
@@ -38,8 +39,8 @@ class TaskState(Enum):
     """Its deletion failed repeatedly; it is tried again ever more rarely (rule G2)."""
 
 
-@attrs.frozen
-class GcTask:
+@attrs.frozen(eq=False, repr=False)
+class GcTask(Value):
     kind: str
     """``delete chunk``, ``delete run`` or ``delete file``, or a kind of deferred work."""
     name: str
@@ -50,8 +51,8 @@ class GcTask:
     error: str = ""
 
 
-@attrs.frozen
-class GcReport:
+@attrs.frozen(eq=False, repr=False)
+class GcReport(Value):
     """The tasks of one container."""
 
     container: int

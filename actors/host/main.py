@@ -38,7 +38,8 @@ from ..kernel.exits import first_leaf
 from ..kernel.process_memory import RecoveredObjects
 from ..settings.configuration import StoreConfig
 from ..settings.environment import read_config
-from ..store.opening import open_host, system_world
+from ..store.folder_opening import system_world
+from ..store.opening import open_host
 from ..store.runtime import ContainerRuntime
 from ..supervisor.control.messages import VERSION, Hello, Owners
 from ..telemetry.logging import LEVELS, get_logger, log_to_stderr

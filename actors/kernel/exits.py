@@ -9,6 +9,7 @@ from typing import overload
 import attrs
 
 from ...storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
+from ...storage_backends.base.values import Value
 
 
 class ExitKind(enum.Enum):
@@ -42,8 +43,8 @@ RESTARTABLE: Mapping[ExitKind, bool] = {
 _SEVERITY = (ExitKind.CLEAN, ExitKind.FAILED, ExitKind.POISONED, ExitKind.FENCED, ExitKind.CORRUPT)
 
 
-@attrs.frozen
-class ActorExit:
+@attrs.frozen(eq=False, repr=False)
+class ActorExit(Value):
     """Why an actor ended. Its ``run`` returns it."""
 
     kind: ExitKind

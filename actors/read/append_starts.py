@@ -15,6 +15,7 @@ from typing import Protocol
 import attrs
 
 from ...storage_backends.base.errors import DataCorruption, SegmentNotFound
+from ...storage_backends.base.values import Value
 from .reader import ReadableSegment
 
 APPEND_STARTS_MAX = 4096
@@ -30,8 +31,8 @@ class StartsStorage(Protocol):
     async def starts(self, segment: int, start: int, end: int, limit: int) -> Sequence[int]: ...
 
 
-@attrs.frozen
-class _Flushed:
+@attrs.frozen(eq=False, repr=False)
+class _Flushed(Value):
     """A flushed range of a segment, which begins at ``base`` of the segment in question."""
 
     sid: int
@@ -40,8 +41,8 @@ class _Flushed:
     end: int
 
 
-@attrs.frozen
-class _Plan:
+@attrs.frozen(eq=False, repr=False)
+class _Plan(Value):
     flushed: tuple[_Flushed, ...]
     known: tuple[int, ...]
 

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 import attrs
 
+from ...storage_backends.base.values import Value
 
-@attrs.frozen
-class LogExtent:
+
+@attrs.frozen(eq=False, repr=False)
+class LogExtent(Value):
     """The segment's bytes ``start .. end`` are in the window of the log that begins with group ``window``."""
 
     start: int

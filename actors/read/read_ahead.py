@@ -61,8 +61,8 @@ class ReadAheadStatistics(Value):
     misses: int = attrs.field(metadata=counter("Reads that went to long-term storage themselves."))
 
 
-@attrs.define
-class ReadAheadBudget:
+@attrs.define(eq=False, repr=False)
+class ReadAheadBudget(Value):
     """What all read-aheads of a store share: memory, and how many fetches run at a time.
 
     No call waits: a read-ahead that is refused reads without a window. So read-ahead slows no reader down,

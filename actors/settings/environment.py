@@ -8,7 +8,6 @@ names the long-term storage of a new folder.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -69,6 +68,8 @@ def _settings() -> dict[str, tuple[str, str, Setting]]:
 def _check_unknown(name: str, settings: Mapping[str, tuple[str, str, Setting]]) -> None:
     """Refuse what looks like a setting: it is or begins with a table's name, or is a typo of a setting. Other
     programs may have other variables with the prefix."""
+    import difflib  # only mistakes need it
+
     close = difflib.get_close_matches(name, settings, n=1, cutoff=_CLOSE)
     if close or any(
         table and f"{name}_".startswith(f"{table.upper()}_") for table, _, _ in settings.values()

@@ -41,8 +41,8 @@ from ..folder.paths import StoreFolder, run_program
 from ..folder.place import BOOKKEEPER, BookKeeperLocation
 from ..settings.configuration import BookKeeperConfig, StoreConfig
 from ..telemetry.logging import get_logger
+from .folder_opening import refuse_claimed
 from .nesting import refuse_around, refuse_inside
-from .opening import refuse_claimed
 from .runtime import background
 from .shared import SharedPlace
 

@@ -1,5 +1,5 @@
 """Opening a store: with ``shared.py`` and what that imports the only place that names implementations (files,
-logs, chunk storage), and that takes clock, randomness, ids and process id from the outside world.
+logs, chunk storage). ``folder_opening.py`` has the first steps.
 
 An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
 and withdraws the announcement. What is acked is in the log, so the end of a store flushes only if it has a
@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import os
 import socket
-import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -24,11 +21,9 @@ import attrs
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
-from ...journal.manifest.element import CONTAINERS_PREFIX
-from ...journal.manifest.store_record import MIGRATION_RECORD, being_moved
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, Unavailable, shown
-from ...storage_backends.base.files import FileHandle, Files, sync_ancestry
+from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, shown
+from ...storage_backends.base.files import Files, sync_ancestry
 from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
@@ -48,27 +43,19 @@ from ..container.local_disk import LocalDisk, RunFolder, run_folder
 from ..container.options import ContainerOptions
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
-from ..folder import lock_files
 from ..folder.chunk_location import (
-    ChunkLocation,
-    create_chunk_folder,
-    folder_location,
-    make_chunk_reader,
     make_chunk_storage,
-    resolve_location,
 )
 from ..folder.fingerprint import Fingerprint, read_fingerprint
-from ..folder.identity import StoreIdentity, confirm_identity, create_identity, identity_file, read_identity
+from ..folder.identity import StoreIdentity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
-    STORE_TEMPORARY,
     StoreFolder,
     check_chunk_cache,
     check_folder,
     check_path,
     chunk_cache_folder,
     existing_identity,
-    lock_lane,
     remove_temporary_files,
     report_shared,
     run_program,
@@ -77,10 +64,9 @@ from ..folder.place import shared_location
 from ..folder.restore_folder import finish_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
-from ..kernel.event_loop import event_source, running_trio
+from ..kernel.event_loop import event_source, lane_thread, running_trio
 from ..kernel.loop_lag import LoopLag
 from ..kernel.mailbox import LaneBounds, MailboxOptions
-from ..kernel.process_status import process_start
 from ..kernel.supervision import RestartPolicy
 from ..kernel.use_guard import guarded_context
 from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
@@ -88,7 +74,7 @@ from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
-from .nesting import refuse_chunks_inside
+from .folder_opening import announced, identify, locate_chunks, system_world
 from .runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
 from .store import RollingSizes, SegmentStore
 
@@ -96,94 +82,6 @@ if TYPE_CHECKING:
     from .shared import SharedOpener
 
 _log = get_logger("node")
-
-
-def system_world() -> World:
-    """The real clock, real randomness, real ids."""
-    return World(time.time, Random(), lambda: uuid.uuid4().hex)
-
-
-_LOST_LOGS = (
-    "If its logs (wal/) were lost, put wal/ back, recover what long-term storage has as of its last full "
-    "flush (`tierlog recover --from-lts`, `tierlog serve --recover-from-lts`, or "
-    "open_store(recover_from_lts=True)), or restore a backup (`tierlog restore`). If a `tierlog "
-    "restore --from` was interrupted, run it again"
-)
-
-
-async def locate_chunks(
-    files: Files, folder: StoreFolder, config: StoreConfig, world: World
-) -> ChunkLocation:
-    """The chunk location of the store in ``folder``, which is recorded if the folder is new. Then nothing is
-    made there before long-term storage answers and is known to belong to no other store (rule W8)."""
-    is_new = await run_program(files, read_identity(folder.wal), folder.wal) is None
-    if is_new:
-        await refuse_claimed(folder_location(config), files, folder, world, _LOST_LOGS)
-    location = await resolve_location(files, folder, config, world)
-    if is_new:
-        # Before the identity: an existing store takes a missing folder for one that is not mounted.
-        await create_chunk_folder(location, files, folder, world)
-    return location
-
-
-async def refuse_claimed(
-    location: ChunkLocation, files: Files, folder: StoreFolder, world: World, advice: str
-) -> None:
-    """Raises ``StoreMismatch`` if a store has its chunks there, ``InvalidArgument`` if they would be inside
-    another store."""
-    chunks = make_chunk_reader(location, files, folder, world)
-    await chunks.open()
-    try:
-        if await chunks.exists(MIGRATION_RECORD):
-            raise being_moved(folder.path)
-        async with aclosing(chunks.list(CONTAINERS_PREFIX)) as claims:
-            async for claim in claims:
-                raise StoreMismatch(
-                    f"{location.shown(folder)} has a store already, which made {claim.name}. {advice}. "
-                    f"Another store needs its own folder or S3 prefix"
-                )
-    except Unavailable:
-        if location.chunks:
-            raise
-        # A new folder has no ``lts/`` either.
-    finally:
-        await chunks.close()
-    if location.is_bucket:
-        await refuse_chunks_inside(location, world)
-
-
-async def identify(
-    files: Files, folder: StoreFolder, containers: int | None, config: StoreConfig, world: World
-) -> StoreIdentity:
-    """The folder's identity, created if the folder is new. Raises ``StoreMismatch`` if it was created with
-    another number of containers, ``Unavailable`` while a restore is under way."""
-    wal = folder.wal
-    temporary = f"{STORE_TEMPORARY}{world.new_id()}"
-    found = await run_program(files, read_identity(wal), wal)
-    if found is not None:
-        await run_program(files, confirm_identity(wal, found, temporary), wal)
-    else:
-        count = config.containers if containers is None else containers
-        fresh = StoreIdentity(world.id_bytes(), world.id_bytes(), count, world.time_ms())
-        # Not `fresh`: another process may have been first.
-        found = await run_program(files, create_identity(wal, fresh, temporary), wal)
-    # A restore may have begun since the folder was first looked at. It takes its logs away if it fails.
-    await finish_restore(files, folder)
-    if await run_program(files, read_identity(wal), wal) != found:
-        raise Unavailable(f"{wal} was replaced while it was opened: try again")
-
-    # After the identity exists: another process may have created it with another number.
-    check_containers(found, containers, wal, "a folder is created")
-    return found
-
-
-def check_containers(found: StoreIdentity, containers: int | None, place: str, begin: str) -> None:
-    """Raises ``StoreMismatch`` if the caller wants another number."""
-    if containers is not None and found.containers != containers:
-        raise StoreMismatch(
-            f"{place} was created with {found.containers} containers, not {containers}, and their "
-            f"number is fixed when {begin}: leave it out"
-        )
 
 
 def log_options(config: StoreConfig) -> LocalLogOptions:
@@ -356,7 +254,7 @@ async def open_store(
     config = StoreConfig() if config is None else config
     _check_arguments(config, containers, span, adopt=adopt, take_over=take_over, recover=recover_from_lts)
     _check_storage(storage, recover_from_lts=recover_from_lts)
-    world, files = world or system_world(), files or LocalFiles()
+    world, files = world or system_world(), files or LocalFiles(make_thread=lane_thread)
     opener: StoreOpener | SharedOpener
     if location is not None:
         # Not above: it opens stores as well.
@@ -439,67 +337,6 @@ async def open_host(
         )
     async with opener.runtime(host_id, store_id) as runtime:
         yield runtime
-
-
-@asynccontextmanager
-async def announced(
-    files: Files, world: World, folder: StoreFolder, role: str, url: str = "", *, take_over: bool = True
-) -> AsyncIterator[Announcement]:
-    """Announce in the folder that this process has it open; withdraw that at the end. Raises ``NotOwner`` if
-    another process has it open and ``take_over`` is False."""
-    pid = os.getpid()
-    owner = lock_files.Owner(
-        world.new_id(),
-        pid,
-        socket.gethostname(),
-        world.time_ms(),
-        role=role,
-        url=url,
-        start=process_start(pid),
-    )
-    owners, files = folder.owners, lock_lane(files, folder)
-    create = (
-        lock_files.create_lock_file(owners, owner)
-        if take_over
-        else lock_files.create_only_lock_file(folder.path, owners, owner, _identity_behind_links(folder))
-    )
-    announcement = Announcement(files, owners, owner, await run_program(files, create, owners))
-    try:
-        yield announcement
-    finally:
-        await announcement.withdraw()
-
-
-def _identity_behind_links(folder: StoreFolder) -> str:
-    """The lane of lock files follows no link below the folder, and ``wal`` may be one, to another disk."""
-    return identity_file(os.path.realpath(folder.wal))
-
-
-class Announcement:
-    """The lock file of a process that has the folder open."""
-
-    def __init__(self, files: Files, folder: str, owner: lock_files.Owner, handle: FileHandle) -> None:
-        self._files = files
-        self._folder = folder
-        self._owner = owner
-        self._handle: FileHandle | None = handle
-
-    @property
-    def owner_id(self) -> str:
-        return self._owner.owner_id
-
-    async def withdraw(self) -> None:
-        """Does nothing the second time."""
-        handle, self._handle = self._handle, None
-        if handle is None:
-            return
-
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._files.run(lock_files.remove_lock_file(self._folder, self._owner, handle))
-            except OSError as error:
-                # The file only informs. The next opening removes it, because its lock is free.
-                _log.warning("owner_file_not_removed", folder=self._folder, error=str(error))
 
 
 class _LongTermStorage(NamedTuple):

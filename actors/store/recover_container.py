@@ -46,7 +46,8 @@ from ..folder.restore_folder import (
 )
 from ..settings.configuration import StoreConfig
 from ..telemetry.logging import get_logger
-from .opening import announced, log_options
+from .folder_opening import announced
+from .opening import log_options
 from .recover import RecoveredContainer, RecoveredStore, Recovery, recover_store
 
 _log = get_logger("node")

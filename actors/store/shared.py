@@ -47,7 +47,8 @@ from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
-from .opening import announced, check_containers, make_chunk_cache, merge_runs, runtime_options
+from .folder_opening import announced, check_containers
+from .opening import make_chunk_cache, merge_runs, runtime_options
 from .runtime import ContainerRuntime, RuntimeParts, serve
 from .store import SegmentStore
 

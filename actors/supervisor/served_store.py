@@ -23,8 +23,7 @@ from ..folder.local_coordination import LocalCoordination
 from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared, run_program
 from ..folder.place import SharedLocation
 from ..settings.configuration import StoreConfig
-from ..store.opening import identify, locate_chunks
-from ..store.recover_container import recover_if_lost
+from ..store.folder_opening import identify, locate_chunks
 from .term import TermOptions
 
 
@@ -129,6 +128,9 @@ def _make_guarded(folder: str) -> Program[None]:
 
 async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world: World) -> ServedStore:
     if asked.recover_from_lts:
+        # Not above: it opens logs and containers.
+        from ..store.recover_container import recover_if_lost
+
         await recover_if_lost(folder, asked.config, files, world)
     await check_folder(files, folder)
     await report_shared(files, folder)

@@ -36,7 +36,7 @@ from ..kernel.exits import first_leaf
 from ..kernel.process_status import holds_lock
 from ..kernel.task_groups import body_group
 from ..settings.configuration import ServerConfig, StoreConfig
-from ..store.opening import announced, system_world
+from ..store.folder_opening import announced, system_world
 from ..telemetry.logging import get_logger
 from ..telemetry.opentelemetry import tracing_of_process
 from ..telemetry.printable import printable

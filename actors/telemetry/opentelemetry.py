@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from ...storage_backends.base.errors import ConfigError, TierlogError
@@ -68,6 +67,8 @@ def tracing_of_process(instance: str) -> OpenTelemetryTracing | None:
 
 def _configure_sdk(exporter: str, instance: str) -> None:
     """By the entry point that ``opentelemetry-distro`` declares for the SDK: what it calls is private."""
+    from importlib.metadata import entry_points  # only tracing needs it
+
     found = list(
         entry_points(
             group="opentelemetry_configurator",

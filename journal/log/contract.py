@@ -44,8 +44,8 @@ GroupPayload: TypeAlias = tuple[int, memoryview]
 """A group's number and payload."""
 
 
-@attrs.frozen
-class GroupInfo:
+@attrs.frozen(eq=False, repr=False)
+class GroupInfo(Value):
     """One recovered group, from its frame alone."""
 
     number: int

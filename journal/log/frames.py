@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from io import BytesIO
 from typing import NamedTuple
 
 import attrs
@@ -23,12 +24,17 @@ import attrs
 from ...storage_backends.base.checksum import Buffer, crc32c, crc32c_of
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import StoreMismatch
+from ...storage_backends.base.values import Value
 from .contract import GROUP_BYTES_MAX
 
 FORMAT_VERSION = 1
 LOG_ID_BYTES = 16
 JOIN_BYTES_MAX = 128 << 10
 """Up to this size a frame is joined into one buffer: a copy costs less than more buffers in a system call."""
+SMALL_JOIN_BYTES_MAX = 1 << 20
+"""The same for a frame of many small buffers. A log keeps this much memory."""
+_SMALL = 2 << 10
+"""The average size of small buffers: to copy one takes less time than to compute its checksum by itself."""
 
 _FRAME_MAGIC = 0xF654_4C47
 FRAME_MAGIC_BYTES = _FRAME_MAGIC.to_bytes(4, "big")
@@ -54,16 +60,16 @@ class FileId:
     sequence: int
 
 
-@attrs.frozen
-class Seal:
+@attrs.frozen(eq=False, repr=False)
+class Seal(Value):
     """An older file ends at exactly ``end`` bytes, whatever follows them (rule W4)."""
 
     file: FileId
     end: int
 
 
-@attrs.frozen
-class FileHeader:
+@attrs.frozen(eq=False, repr=False)
+class FileHeader(Value):
     """The first record of a WAL file. The newest valid one decides which older files count (rule W4)."""
 
     log_id: bytes
@@ -163,6 +169,30 @@ def _decode_body(body: Decoder) -> FileHeader:
 # --- frames -------------------------------------------------------------------------------------
 
 
+class FrameScratch:
+    """The memory in which a log joins its frames, one after the other. Fresh memory for each would cost up to
+    ten times as much, because the system makes its pages one by one."""
+
+    __slots__ = ("_file", "_joined")
+
+    def __init__(self) -> None:
+        self._file = BytesIO()
+        self._joined = memoryview(b"")
+
+    def join(self, head: bytes, value: int, buffers: Sequence[Buffer]) -> memoryview:
+        """The whole frame, until it is released. ``value``: the checksum of its header."""
+        file = self._file
+        file.seek(FRAME_HEADER_BYTES)
+        file.writelines(buffers)
+        joined = self._joined = file.getbuffer()[: file.tell()]
+        joined[:FRAME_HEADER_BYTES] = head + _CHECKS.pack(value, crc32c(joined[FRAME_HEADER_BYTES:], value))
+        return joined
+
+    def release(self) -> None:
+        """The frame, if one was joined, is written: the memory is free for the next one."""
+        self._joined.release()
+
+
 def encode_frame(
     salt: int,
     position: int,
@@ -171,17 +201,16 @@ def encode_frame(
     tag: int,
     truncate_before: int,
     buffers: Sequence[Buffer],
+    scratch: FrameScratch | None = None,
 ) -> tuple[int, Sequence[Buffer]]:
-    """Return (size of the frame, its buffers), to be written at ``position``. Large payloads are not
-    copied."""
+    """Return (size of the frame, its buffers), to be written at ``position``. Small payloads are joined in
+    ``scratch``, large ones are not copied."""
     size = sum(map(len, buffers))
     head = _FRAME_FIELDS.pack(_FRAME_MAGIC, size, epoch, number, tag, truncate_before)
     value = crc32c(head, crc32c(_POSITION.pack(position), salt))
-    if size <= JOIN_BYTES_MAX:
-        payload = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-        return FRAME_HEADER_BYTES + size, (
-            b"".join((head, _CHECKS.pack(value, crc32c(payload, value)), payload)),
-        )
+    join_max = SMALL_JOIN_BYTES_MAX if size <= _SMALL * len(buffers) else JOIN_BYTES_MAX
+    if scratch is not None and size <= join_max:
+        return FRAME_HEADER_BYTES + size, (scratch.join(head, value, buffers),)
     return FRAME_HEADER_BYTES + size, (head + _CHECKS.pack(value, crc32c_of(buffers, value)), *buffers)
 
 

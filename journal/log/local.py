@@ -48,7 +48,7 @@ from ..registers.local import (
     moved,
 )
 from .contract import DurableDataLog, GroupPayload, LogStatistics, OpenedLog, check_group
-from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
+from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, FrameScratch, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
 from .local_history import History, Part, list_wal_files, payloads, read_range, windows
 from .local_index import GroupIndex, window_payloads
@@ -120,6 +120,8 @@ class LocalLog(DurableDataLog):
                 f"{len(owner)}"
             )
         self._files = files.lane(f"wal {folder}")
+        self._scratch = FrameScratch()
+        """Of the group that is written: one at a time (W2)."""
         self._sweeper = files.lane(f"wal sweep {folder}", nofollow_root=folder)
         """Removing a large file takes as long as many appends, which need not wait for it. All calls of one
         program are in the same folder, even if its path leads to another log's meanwhile (W5)."""
@@ -326,8 +328,12 @@ class LocalLog(DurableDataLog):
             group.tag,
             group.truncate_before,
             group.buffers,
+            self._scratch,
         )
-        yield Write(current.handle, current.position, frame)
+        try:
+            yield Write(current.handle, current.position, frame)
+        finally:
+            self._scratch.release()
         yield current.sync
         # W1: the decision point. If they are equal, no later owner had begun to read when the group became
         # durable.

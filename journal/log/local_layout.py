@@ -37,8 +37,8 @@ class LocalLogOptions(Value):
     """User appends are refused below this much free space, and accepted again above twice as much (W6)."""
 
 
-@attrs.frozen
-class LogLayout:
+@attrs.frozen(eq=False, repr=False)
+class LogLayout(Value):
     """Paths of one log."""
 
     folder: str

@@ -8,6 +8,7 @@ import enum
 import attrs
 
 from ...storage_backends.base.files import FileHandle, FindData, Program, Read
+from ...storage_backends.base.values import Value
 from .frame_table import FrameTable
 from .frames import FRAME_HEADER_BYTES, FRAME_MAGIC_BYTES, Frame, decode_frame, frame_end
 
@@ -23,8 +24,8 @@ class Ending(enum.Enum):
     CORRUPT = "a valid frame follows an invalid one"
 
 
-@attrs.frozen
-class Scan:
+@attrs.frozen(eq=False, repr=False)
+class Scan(Value):
     frames: FrameTable
     ending: Ending
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import attrs
 
 from ...storage_backends.base.codec import DecodeError, hex_number
+from ...storage_backends.base.values import Value
 from .s3_slot import SLOT_HEADER_BYTES
 
 SLOTS_AHEAD = 16
 """The slots that an owner may have puts under way for: a fence leaves so many out (rule L3). Permanent."""
 
 
-@attrs.frozen(kw_only=True)
-class S3LogOptions:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class S3LogOptions(Value):
     """Times in seconds."""
 
     appends_max: int = attrs.field(
@@ -38,8 +39,8 @@ class S3LogOptions:
     """Requests that an opening, a read or a truncation has under way."""
 
 
-@attrs.frozen
-class S3LogLayout:
+@attrs.frozen(eq=False, repr=False)
+class S3LogLayout(Value):
     """The keys of a log below ``prefix``, which ends with a slash."""
 
     prefix: str

@@ -16,6 +16,7 @@ import attrs
 
 from ...storage_backends.base.checksum import Buffer, crc32c, crc32c_of
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch
+from ...storage_backends.base.values import Value
 from .contract import GROUP_BYTES_MAX
 
 FORMAT_VERSION = 1
@@ -31,8 +32,8 @@ class SlotKind(enum.IntEnum):
     GROUP = 2
 
 
-@attrs.frozen
-class SlotHeader:
+@attrs.frozen(eq=False, repr=False)
+class SlotHeader(Value):
     kind: SlotKind
     slot: int
     epoch: int

@@ -67,8 +67,8 @@ def check_container(element: Element, container: int) -> None:
         raise DecodeError(f"it is one of container {other}")
 
 
-@attrs.frozen
-class StoredElement:
+@attrs.frozen(eq=False, repr=False)
+class StoredElement(Value):
     """An element in storage."""
 
     position: Position

@@ -36,6 +36,7 @@ from ...storage_backends.base.backups import is_backup_name
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, NewerFormat
 from ...storage_backends.base.ids import EPOCH_MAX
+from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
 
@@ -110,8 +111,8 @@ class Pin(NamedTuple):
     cycle: int
 
 
-@attrs.frozen
-class Owner:
+@attrs.frozen(eq=False, repr=False)
+class Owner(Value):
     """Identifies the owner that creates an element, 16 bytes each, and where its folder is."""
 
     store: bytes
@@ -131,8 +132,8 @@ class Owner:
         return number if number < CONTAINERS_MAX else None
 
 
-@attrs.frozen
-class Progress:
+@attrs.frozen(eq=False, repr=False)
+class Progress(Value):
     """How far a container is, as of an element. Numbers are never used twice."""
 
     cycle: int = 0
@@ -162,8 +163,8 @@ class Progress:
         return attrs.evolve(progress, cycle=cycle, cut=cut, highest_cycle=cycle)
 
 
-@attrs.frozen(kw_only=True)
-class Element:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Element(Value):
     n: int
     kind: Kind
     epoch: int

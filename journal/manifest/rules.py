@@ -12,6 +12,7 @@ from enum import Enum
 
 import attrs
 
+from ...storage_backends.base.values import Value
 from .element import Position
 
 
@@ -24,8 +25,8 @@ class Step(Enum):
     FOREIGN = "another history went on from here"
 
 
-@attrs.frozen
-class Known:
+@attrs.frozen(eq=False, repr=False)
+class Known(Value):
     """What a log knows of its chain."""
 
     base: Position

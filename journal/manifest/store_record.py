@@ -17,6 +17,7 @@ from ...storage_backends.base.errors import (
     StorageFull,
     StoreMismatch,
 )
+from ...storage_backends.base.values import Value
 
 STORE_RECORD = "_system/store"
 MIGRATION_RECORD = "_system/migration"
@@ -28,8 +29,8 @@ _LAYOUT = 1
 _BYTES = 4 + 2 + 16 + 4 + 1 + 4
 
 
-@attrs.frozen
-class StoreRecord:
+@attrs.frozen(eq=False, repr=False)
+class StoreRecord(Value):
     store: bytes
     containers: int
     layout: int = _LAYOUT

@@ -20,13 +20,14 @@ from typing import NamedTuple
 import attrs
 
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.base.values import Value
 from ..manifest.element import CRC_BYTES, Element, Position, position_of, runs_at
 from .operation import operation
 
 
 @operation(23)
-@attrs.frozen
-class LogElement:
+@attrs.frozen(eq=False, repr=False)
+class LogElement(Value):
     content: bytes
     """The encoded element."""
     decoded: Element | None = attrs.field(default=None, eq=False, repr=False)
@@ -79,8 +80,8 @@ class Copied(NamedTuple):
 
 
 @operation(27)
-@attrs.frozen
-class LogElementChange:
+@attrs.frozen(eq=False, repr=False)
+class LogElementChange(Value):
     begin: bytes
     newer: Copied
     """Runs before the changed ones, as a rule."""

@@ -39,6 +39,7 @@ from ...storage_backends.base.files import (
     sync_ancestry,
 )
 from ...storage_backends.base.ids import EPOCH_MAX
+from ...storage_backends.base.values import Value
 
 REGISTER_BYTES = 4096
 EPOCH_RECORD_BYTES = 512
@@ -61,8 +62,8 @@ Raised = tuple[FileHandle, int, int]
 """The register, the epoch before, and the epoch now."""
 
 
-@attrs.frozen
-class Watermark:
+@attrs.frozen(eq=False, repr=False)
+class Watermark(Value):
     """How far the log of ``epoch`` is known to be durable: it does not end before this (rule W3)."""
 
     epoch: int
@@ -75,8 +76,8 @@ class Watermark:
     """Whether the owner closed the log here: the footer."""
 
 
-@attrs.frozen
-class RegisterImage:
+@attrs.frozen(eq=False, repr=False)
+class RegisterImage(Value):
     epoch: int
     watermarks: dict[int, Watermark]
     """By epoch."""

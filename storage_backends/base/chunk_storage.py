@@ -142,16 +142,16 @@ class Capabilities(Value):
     a chunk whose creation had an unknown outcome may be visible now and gone after a power loss."""
 
 
-@attrs.frozen
-class ChunkInfo:
+@attrs.frozen(eq=False, repr=False)
+class ChunkInfo(Value):
     name: str
     length: int
     read_only: bool = False
     """Whether it refuses writes. Set by ``info`` only, and False if the backend does not know."""
 
 
-@attrs.frozen
-class ChunkRange:
+@attrs.frozen(eq=False, repr=False)
+class ChunkRange(Value):
     """The bytes ``offset .. offset + length`` of one chunk."""
 
     name: str

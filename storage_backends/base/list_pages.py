@@ -16,6 +16,7 @@ from .errors import InvalidArgument
 from .page_tokens import check_token, decode_token, encode_token
 from .segments import SEGMENTS_PAGE_MAX
 from .transactions import TRANSACTIONS_PAGE_MAX, TransactionInfo
+from .values import Value
 
 T = TypeVar("T")
 Part = tuple[Sequence[T], str | None]
@@ -74,8 +75,8 @@ async def all_pages(ask: AskPage[P], prefix: str) -> AsyncGenerator[P, None]:
             return
 
 
-@attrs.frozen
-class PageAsked:
+@attrs.frozen(eq=False, repr=False)
+class PageAsked(Value):
     """What a page is asked for with."""
 
     listing: Listing

@@ -22,7 +22,7 @@ def _frozen(steps: Mapping[tuple[S, E], S]) -> Mapping[tuple[S, E], S]:
     return MappingProxyType(dict(steps))
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class StateTable(Generic[S, E]):
     """``steps`` maps (state, event) to the next state; what it does not name is illegal."""
 

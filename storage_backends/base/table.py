@@ -28,10 +28,11 @@ from .tables import (
     checked_keys,
     checked_table_updates,
 )
+from .values import Value
 
 
-@attrs.frozen
-class WriterEvent:
+@attrs.frozen(eq=False, repr=False)
+class WriterEvent(Value):
     """An update is one event of its writer (rule C3)."""
 
     writer: bytes = b""

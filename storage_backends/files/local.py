@@ -15,11 +15,12 @@ import fcntl
 import os
 import stat
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
@@ -389,12 +390,22 @@ class _Job:
             self.done.release()
 
 
+MakeThread = Callable[[], Callable[[Callable[[], Any]], Awaitable[Any]] | None]
+"""Makes what runs one job after the other in a thread, for the event loop that is running; None if there is
+nothing better than anyio."""
+
+
 class LocalFiles(Files):
     """Files of the operating system. At most ``width`` programs of this lane run at a time."""
 
-    def __init__(self, name: str = "files", width: int = 4) -> None:
+    def __init__(
+        self, name: str = "files", width: int = 4, *, make_thread: MakeThread = lambda: None
+    ) -> None:
+        """``make_thread``: for lanes of one program at a time."""
         self._name = name
         self._width = width
+        self._make_thread = make_thread
+        self._thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
         self._counts = _Counts()
         self._drive: Callable[[Program[Any]], Any] = drive
         self._limiter: anyio.CapacityLimiter | None = None
@@ -404,11 +415,16 @@ class LocalFiles(Files):
         if limiter is None:
             # A limiter belongs to the event loop that first uses it.
             limiter = self._limiter = anyio.CapacityLimiter(self._width)
+            self._thread = self._make_thread() if self._width == 1 else None
         job = _Job(program, self._drive, self._counts)
         self._counts.programs += 1
         self._counts.running += 1
         try:
-            value: T = await anyio.to_thread.run_sync(job, abandon_on_cancel=False, limiter=limiter)
+            value: T = await (
+                anyio.to_thread.run_sync(job, abandon_on_cancel=False, limiter=limiter)
+                if self._thread is None
+                else _run_in(self._thread, job, limiter)
+            )
         except BaseException:
             if job.claim.acquire(blocking=False):
                 self._counts.running -= 1
@@ -421,7 +437,7 @@ class LocalFiles(Files):
         return value
 
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> LocalFiles:
-        lane = LocalFiles(name, width)
+        lane = LocalFiles(name, width, make_thread=self._make_thread)
         lane._counts = self._counts
         lane._drive = partial(_drive_nofollow, root=nofollow_root) if nofollow_root else self._drive
         return lane
@@ -437,6 +453,22 @@ class LocalFiles(Files):
 
     def __repr__(self) -> str:
         return f"<LocalFiles {self._name} width={self._width} running={self._counts.running}>"
+
+
+async def _run_in(
+    thread: Callable[[Callable[[], Any]], Awaitable[Any]], job: _Job, limiter: anyio.CapacityLimiter
+) -> Any:
+    """``anyio.to_thread.run_sync`` in another thread than anyio's."""
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    try:
+        limiter.acquire_nowait()
+    except anyio.WouldBlock:
+        await limiter.acquire()
+    try:
+        with anyio.CancelScope(shield=True):
+            return await thread(job)
+    finally:
+        limiter.release()
 
 
 def _closing(handle: FileHandle) -> Program[None]:

@@ -66,8 +66,8 @@ class DefragOptions(Value):
     """The share of a first chunk that must be truncated before the rest is relocated, 0.5 to 1."""
 
 
-@attrs.frozen
-class Run:
+@attrs.frozen(eq=False, repr=False)
+class Run(Value):
     """Chunks ``first .. end`` of a sequence (``end`` excluded) that become one of ``length`` bytes."""
 
     first: int

@@ -11,6 +11,7 @@ from ..base.checksum import crc32c
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import ChunkNotFound
 from ..base.parallel import in_parallel
+from ..base.values import Value
 from .records import BLOCK, ChunkRecord
 
 _READS = 16
@@ -20,8 +21,8 @@ _AT_ONCE = 2
 _READ_BYTES = 4 * BLOCK
 
 
-@attrs.frozen
-class Flaw:
+@attrs.frozen(eq=False, repr=False)
+class Flaw(Value):
     """What is wrong with a chunk, and at which offset in it."""
 
     message: str

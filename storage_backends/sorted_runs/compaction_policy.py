@@ -26,6 +26,7 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
+from ..base.values import Value
 from .encoder import MERGED_RUN_BYTES_MAX, RUN_BYTES_MAX
 from .run_entry import RunEntry
 from .run_list import RunList
@@ -45,8 +46,8 @@ _ENTRY_OVERHEAD = 16
 """Bytes of an entry in a run list besides those of the merged runs': the number in the name, and a length."""
 
 
-@attrs.frozen
-class Merge:
+@attrs.frozen(eq=False, repr=False)
+class Merge(Value):
     """Merge ``generations``, adjacent ones from new to old."""
 
     generations: tuple[tuple[RunEntry, ...], ...]

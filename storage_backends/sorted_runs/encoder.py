@@ -11,6 +11,7 @@ from __future__ import annotations
 import attrs
 
 from ..base.checksum import Buffer, crc32c
+from ..base.values import Value
 from .block import BlockBuilder
 from .rows import VERSION_MAX, Row
 from .summary import RunSummary
@@ -24,8 +25,8 @@ MERGED_RUN_BYTES_MAX = 128 << 20
 """A merge begins another run at this size in any case, which bounds the memory of a put and of a tail."""
 
 
-@attrs.frozen
-class EncodedRun:
+@attrs.frozen(eq=False, repr=False)
+class EncodedRun(Value):
     """What an encoder has written."""
 
     name: str

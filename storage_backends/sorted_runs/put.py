@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 from ..base.checksum import Buffer
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import ChunkExists, DataCorruption, OutcomeUnknown
+from ..base.values import Value
 from .encoder import RUN_BYTES_MAX, EncodedRun, RunEncoder
 from .parts import crc32c_in_slices, parts_of
 from .rows import Row
@@ -19,8 +20,8 @@ _SLICE_ROWS = 256
 _SLICE_BYTES = 256 << 10
 
 
-@attrs.frozen
-class RunBytes:
+@attrs.frozen(eq=False, repr=False)
+class RunBytes(Value):
     """A run in memory."""
 
     run: EncodedRun

@@ -13,6 +13,7 @@ import attrs
 from ..base.checksum import Buffer
 from ..base.chunk_storage import NAME_BYTES_MAX
 from ..base.codec import DecodeError, Decoder, Encoder
+from ..base.values import Value
 from .summary import RunSummary, decode_summary, encode_summary
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ _TAIL_MIN = 256 << 10
 _SHOWN = 100
 
 
-@attrs.frozen
-class RunEntry:
+@attrs.frozen(eq=False, repr=False)
+class RunEntry(Value):
     name: str
     """The name of the object, as a chunk's. Never used for other bytes (rule S2)."""
     length: int

@@ -14,6 +14,7 @@ import attrs
 
 from ..base.codec import DecodeError, Decoder, Encoder
 from ..base.errors import DataCorruption
+from ..base.values import Value
 from .run_entry import RunEntry
 
 
@@ -26,8 +27,8 @@ def _greatest_version(runs: Iterable[RunEntry], changes_from: int) -> int:
     return max(chain((run.summary.max_version for run in runs), (changes_from,)))
 
 
-@attrs.frozen
-class RunList:
+@attrs.frozen(eq=False, repr=False)
+class RunList(Value):
     runs: tuple[RunEntry, ...] = attrs.field(default=(), converter=_in_order)
     changes_from: int = 0
     """The changes since an older version are not complete: merges have dropped tombstones up to this one

@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 
 from ..base.errors import DataCorruption, TierlogError, Unavailable
 from ..base.tables import PAGE_BYTES
+from ..base.values import Value
 from .memtable import Memtable
 from .merging import Merger
 from .reader import RunReader
@@ -61,8 +62,8 @@ class PageLimits:
     every page but the last has a row."""
 
 
-@attrs.frozen
-class Page:
+@attrs.frozen(eq=False, repr=False)
+class Page(Value):
     rows: list[Row]
     resume: bytes | None
     """Where the next page starts; None if there is nothing more."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import attrs
 
 from ..base.codec import DecodeError, Decoder, Encoder
+from ..base.values import Value
 
 
-@attrs.frozen
-class RunSummary:
+@attrs.frozen(eq=False, repr=False)
+class RunSummary(Value):
     rows: int
     """At least 1, with one row per key."""
     tombstones: int

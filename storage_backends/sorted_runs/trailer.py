@@ -14,6 +14,7 @@ import attrs
 from ..base.checksum import Buffer, crc32c
 from ..base.codec import DecodeError, Decoder, Encoder
 from ..base.errors import StoreMismatch
+from ..base.values import Value
 from .part_checksum import part_checksum
 from .summary import RunSummary, decode_summary, encode_summary
 
@@ -23,8 +24,8 @@ _MAGIC = b"TLRUN1"
 _ENDING = struct.Struct(">IH6sI")
 
 
-@attrs.frozen
-class Trailer:
+@attrs.frozen(eq=False, repr=False)
+class Trailer(Value):
     summary: RunSummary
     blocks_length: int
     index_length: int

@@ -45,6 +45,7 @@ NAMES = [
     "sorted_run_memory",
     "table_put",
     "open_first_ack",
+    "host_first_ack",
     "import",
     "segments_create",
     "segments_open",

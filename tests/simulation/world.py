@@ -26,7 +26,7 @@ from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.folder.paths import StoreFolder
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.bucket import refuse_others
-from tierlog.actors.store.opening import identify
+from tierlog.actors.store.folder_opening import identify
 from tierlog.actors.store.runtime import RuntimeParts, serve
 from tierlog.actors.store.shared import identify_shared
 from tierlog.actors.store.store import SegmentStore

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.spark import ROOT, written
+from spark_java import find_java
+from support.spark import ROOT, missing, written
 from tierlog import SyncClient
 from tierlog.spark_bridge import events
 
@@ -62,3 +66,36 @@ def test_events_are_sorted_into_two_segments(
 
     assert written(store, names[1]) == [b"an ERROR", b"ERROR"]
     assert written(store, names[2]) == [b"fine", b"fine too"]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(180)
+def test_an_example_runs_in_a_virtual_environment_that_is_not_activated(
+    url: str, store: SyncClient, segment: str, tmp_path: Path
+) -> None:
+    """The ``python3`` of the PATH is one that has no tierlog."""
+    if reason := missing():
+        pytest.skip(reason)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    without = folder / "python3"
+    without.symlink_to(os.path.realpath(sys.executable))
+    assert subprocess.run([without, "-c", "import tierlog"], capture_output=True, check=False).returncode
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
+    environment["PATH"] = os.pathsep.join((str(folder), os.environ["PATH"]))
+    environment.update(find_java(), SPARK_LOCAL_IP="127.0.0.1")
+
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "batch_import.py", "--endpoint", url, "lines.txt", segment],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=170,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{segment} has 2 events\n"
+    assert written(store, segment) == [b"one", b"two"]

@@ -17,7 +17,7 @@ from support.service import service
 from tierlog import HistoryLost, StoreConfig, SyncClient, TransactionToken, connect_sync, events
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.settings.configuration import WriterConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.recover import recover_store
 from tierlog.spark_bridge.identity import Identity
 from tierlog.spark_bridge.options import parse_options

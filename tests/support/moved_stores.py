@@ -29,7 +29,7 @@ from tierlog.actors.maintenance import migration
 from tierlog.actors.maintenance.migration import Migration, migrate, undo
 from tierlog.actors.maintenance.migration_places import MigrationPlace, make_place
 from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.journal.coordination.contract import Coordination
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage

@@ -13,7 +13,7 @@ from support.stores import CONFIG
 from tierlog import StoreConfig
 from tierlog.actors.gateway.server.app import ServerLimits, make_app
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.telemetry.tracing import Tracing
 
 

@@ -19,6 +19,7 @@ from ....storage_backends.base.segments import (
     AttributeUpdate,
     AttributeUpdateKind,
 )
+from ....storage_backends.base.values import Value
 from ..requests import Request
 from ..segments import SegmentState
 from .handlers import Decision, OperationHandler, RequestHandler
@@ -61,8 +62,8 @@ class SpillRequest(Request):
         self.sid = sid
 
 
-@attrs.frozen
-class AttributeChanges:
+@attrs.frozen(eq=False, repr=False)
+class AttributeChanges(Value):
     """What updates lead to. The results are logged and not the conditions: replay evaluates nothing, so an
     accumulation cannot count twice."""
 

@@ -9,6 +9,7 @@ long-term storage, which is not a reason to end a process: appends go on, and fl
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING
 
 from ....storage_backends.base.backups import BackupStep
 from ....storage_backends.base.errors import (
@@ -21,8 +22,6 @@ from ....storage_backends.base.errors import (
     Throttled,
 )
 from ...chunk_io.health import StorageHealthStatistics
-from ...container.container import Container
-from ...container.pins import list_backups
 from ...telemetry.metrics import CONTENT_TYPE
 from ..wire import paths
 from ..wire.bodies import (
@@ -42,6 +41,9 @@ from ..wire.bodies import (
 from ..wire.errors import NoSuchContainer
 from .call import Answer, Call, json_answer
 from .endpoint import BODY_ERRORS, Success, endpoint
+
+if TYPE_CHECKING:
+    from ...container.container import Container
 
 HTML = Success(200, "HTML.", "text/html; charset=utf-8", str)
 SCRAPE = Success(200, "One scrape.", CONTENT_TYPE, str)
@@ -138,7 +140,7 @@ async def confirm(call: Call, body: Nothing) -> Empty:
     """Let the container delete what it does not know, and list its chunks again for what it has missed."""
     index = checked_container(call)
     # Not cancelled if the client goes away: whether it is confirmed must not depend on that.
-    await call.server.store.on_container(index, Container.confirm)
+    await call.server.store.on_container(index, lambda container: container.confirm())
     return Empty()
 
 
@@ -154,6 +156,9 @@ async def confirm(call: Call, body: Nothing) -> Empty:
 )
 async def backups(call: Call) -> Backups:
     """The backups in long-term storage, as the container's host sees it: the same for all containers."""
+    # Not above: a supervisor has these endpoints too, and no container.
+    from ...container.pins import list_backups
+
     index = checked_container(call)
     found = await call.server.store.on_container(index, list_backups)
     return Backups(tuple(BackupEntry(b.name, b.created_ms, b.containers, b.problem) for b in found))

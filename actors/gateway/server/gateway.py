@@ -32,7 +32,6 @@ from ....storage_backends.base.transactions import (
     TransactionToken,
 )
 from ....storage_backends.base.world import World
-from ...container.container import Container
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import ContainerAssignment, ContainerMap, ContainerStatus, HostStatus
@@ -41,6 +40,7 @@ from .context import ServerContext, ServerLimits
 from .fan_out import FanOuts
 
 if TYPE_CHECKING:
+    from ...container.container import Container
     from .call import HttpCall
     from .one_port import OnePort
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
 from ....storage_backends.base.errors import DataCorruption, InvalidArgument, NotOwner, Throttled
-from ...container.container import Container
 from ...container.garbage_report import report_of
 from ...gc.tasks import TASKS_SHOWN_MAX, GcTask, queue_name
 from ..wire import paths
@@ -18,6 +17,9 @@ from ..wire.paths import query_number
 from .admin_handlers import checked_container
 from .call import Call
 from .endpoint import BODY_ERRORS, Parameter, endpoint
+
+if TYPE_CHECKING:
+    from ...container.container import Container
 
 
 @endpoint(

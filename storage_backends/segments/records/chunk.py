@@ -24,6 +24,7 @@ from itertools import pairwise
 import attrs
 
 from ...base.checksum import BLOCK, Buffer, crc32c
+from ...base.values import Value
 from .header import CHUNK_TYPE, Invariants, broken, changed, expect, text_parts
 
 START_SPACING = 1 << 20
@@ -40,8 +41,8 @@ def chunk_key(name: str) -> str:
     return f"{CHUNK_PREFIX}{name}"
 
 
-@attrs.frozen
-class ChunkRecord:
+@attrs.frozen(eq=False, repr=False)
+class ChunkRecord(Value):
     name: str
     length: int = 0
     """Exact: bytes behind it in the chunk are garbage of a write that was never committed (rule S3)."""

@@ -18,6 +18,7 @@ import attrs
 
 from ...base.checksum import Buffer
 from ...base.codec import hex_number
+from ...base.values import Value
 from .header import begin, expect
 
 CLAIM_PREFIX = "w:"
@@ -34,8 +35,8 @@ def epoch_of_key(key: str) -> int:
     return hex_number(key[len(CLAIM_PREFIX) :])
 
 
-@attrs.frozen
-class ClaimRecord:
+@attrs.frozen(eq=False, repr=False)
+class ClaimRecord(Value):
     owner: bytes
     storage_claimed: bool = False
     """Whether long-term storage is known to have held a claim."""

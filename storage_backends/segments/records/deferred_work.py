@@ -32,6 +32,7 @@ from enum import IntEnum
 import attrs
 
 from ...base.checksum import Buffer
+from ...base.values import Value
 from .header import DEFERRED_WORK_TYPE, Invariants, begin, broken, expect
 
 DEFERRED_WORK_PREFIX = "d:"
@@ -66,8 +67,8 @@ def deferred_work_key(segment: int, kind: DeferredWorkKind) -> str:
     return f"{DEFERRED_WORK_PREFIX}{segment:016x}:{kind.name.lower()}"
 
 
-@attrs.frozen
-class DeferredWorkRecord:
+@attrs.frozen(eq=False, repr=False)
+class DeferredWorkRecord(Value):
     kind: DeferredWorkKind
     segment: int
     """The id (rule C2) of the segment whose operation left it; of a splice, of the source."""

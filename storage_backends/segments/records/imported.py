@@ -13,6 +13,7 @@ from __future__ import annotations
 import attrs
 
 from ...base.checksum import Buffer
+from ...base.values import Value
 from .header import begin, expect
 
 _TYPE = 5
@@ -24,8 +25,8 @@ def imported_key(name: str) -> str:
     return f"{IMPORTED_PREFIX}{name}"
 
 
-@attrs.frozen
-class ImportedRecord:
+@attrs.frozen(eq=False, repr=False)
+class ImportedRecord(Value):
     segment: int
     """The id that the segment got."""
     extra: bytes = attrs.field(default=b"", kw_only=True)

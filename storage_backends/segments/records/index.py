@@ -11,6 +11,7 @@ from __future__ import annotations
 import attrs
 
 from ...base.checksum import Buffer
+from ...base.values import Value
 from .header import INDEX_TYPE, Invariants, begin, broken, expect
 
 INDEX_PREFIX = "i:"
@@ -21,8 +22,8 @@ def index_key(segment: int, offset: int) -> str:
     return f"{INDEX_PREFIX}{segment:016x}:{offset:016x}"
 
 
-@attrs.frozen
-class IndexRecord:
+@attrs.frozen(eq=False, repr=False)
+class IndexRecord(Value):
     segment: int
     offset: int
     """A multiple of the index spacing, in segment bytes."""

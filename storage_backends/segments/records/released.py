@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import attrs
 
 from ...base.checksum import Buffer
+from ...base.values import Value
 from .header import RELEASED_TYPE, Invariants, begin, broken, expect
 
 RELEASED_PREFIX = "x:"
@@ -29,8 +30,8 @@ def released_names(keys: Iterable[str]) -> list[str]:
     return sorted(key[len(RELEASED_PREFIX) :] for key in keys if key.startswith(RELEASED_PREFIX))
 
 
-@attrs.frozen
-class ReleasedRecord:
+@attrs.frozen(eq=False, repr=False)
+class ReleasedRecord(Value):
     name: str
     length: int
     """Its length when it was imported."""

@@ -16,6 +16,7 @@ import attrs
 
 from ...base.checksum import Buffer
 from ...base.codec import DecodeError, hex_number
+from ...base.values import Value
 from .header import SEGMENT_TYPE, Invariants, broken, expect, text_parts
 
 SEGMENT_PREFIX = "s:"
@@ -37,8 +38,8 @@ def segment_of_key(key: str) -> int:
     return hex_number(key[len(SEGMENT_PREFIX) :])
 
 
-@attrs.frozen
-class SegmentRecord:
+@attrs.frozen(eq=False, repr=False)
+class SegmentRecord(Value):
     segment: int
     """The segment id (rule C2)."""
     length: int = 0

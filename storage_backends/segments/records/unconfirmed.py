@@ -11,6 +11,7 @@ from enum import IntEnum
 import attrs
 
 from ...base.checksum import Buffer
+from ...base.values import Value
 from .header import begin, expect
 
 UNCONFIRMED_KEY = "u:"
@@ -28,8 +29,8 @@ class Reason(IntEnum):
     log was."""
 
 
-@attrs.frozen
-class UnconfirmedRecord:
+@attrs.frozen(eq=False, repr=False)
+class UnconfirmedRecord(Value):
     reason: Reason
     location: str = ""
     """Where the owner before was, as ``host:path``; empty if unknown."""

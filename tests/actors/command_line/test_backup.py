@@ -21,7 +21,7 @@ from tierlog.actors.cli.copy_place import opened_place
 from tierlog.actors.folder.paths import StoreFolder
 from tierlog.actors.folder.restore_folder import begin_restore, only_restore
 from tierlog.actors.maintenance.replaced_logs import logs_moved_away
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.files import FileHandle, Program
 from tierlog.storage_backends.files.local import LocalFiles
 

@@ -24,7 +24,7 @@ from tierlog.actors.cli import output
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import report
 from tierlog.actors.maintenance.transfer import import_segment
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.store import RollingSizes
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage

@@ -11,7 +11,7 @@ import pytest
 
 from support.command_line import NAME, Run, is_one_line, make_store, spawn
 from support.legacy_layout import write_legacy
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 

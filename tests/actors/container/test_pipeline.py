@@ -151,6 +151,28 @@ async def test_the_next_group_is_built_while_one_is_written() -> None:
         assert [len(ops) for _, ops in world.groups()] == [1, 1, 4]
 
 
+async def test_callers_that_append_again_at_once_share_a_group_with_those_that_waited() -> None:
+    """Otherwise they would take turns, each group with a part of them."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.hold()
+
+        async def append_twice() -> None:
+            for _ in range(2):
+                await world.ask(append(NAME, b"x"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(append_twice)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(append_twice)
+            await anyio.wait_all_tasks_blocked()
+            world.log.gate.set()
+
+        # The second appends of the three joined the first one of the fourth.
+        assert [len(ops) for _, ops in world.groups()] == [1, 3, 4, 1]
+
+
 async def test_a_full_group_holds_the_next_batch_back() -> None:
     """Memory stays bounded while the disk is slow: what comes next waits in the mailbox, where its bounds
     count."""

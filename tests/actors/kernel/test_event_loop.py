@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import threading
+import weakref
+from functools import partial
 
 import anyio
+import anyio.to_thread
 import pytest
 
-from tierlog.actors.kernel.event_loop import event_source
+from tierlog.actors.kernel import event_loop
+from tierlog.actors.kernel.event_loop import event_source, lane_thread
 from tierlog.actors.kernel.event_source import Answer
 from tierlog.actors.kernel.reply import Reply
 
@@ -72,3 +77,50 @@ async def test_an_event_is_set_once_and_again() -> None:
     event.set()
     with anyio.fail_after(1):
         await event.wait()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_thread_that_has_nothing_to_do_ends_and_the_next_job_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "_IDLE", 0.001)
+    run = lane_thread()
+    assert run is not None
+
+    first = await run(threading.current_thread)
+    await anyio.to_thread.run_sync(first.join)
+    second = await run(threading.current_thread)
+    assert second is not first
+    assert second.daemon
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_jobs_of_a_thread_run_in_order_and_an_error_ends_only_its_own() -> None:
+    run, done = lane_thread(), list[int]()
+    assert run is not None
+    jobs = [run(lambda: done.append(1)), run(lambda: done[7]), run(lambda: done.append(2))]
+
+    await jobs[0]
+    with pytest.raises(IndexError):
+        await jobs[1]
+    await jobs[2]
+    assert done == [1, 2]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
+    class Data:
+        pass
+
+    run, data, is_gone = lane_thread(), Data(), threading.Event()
+    assert run is not None
+    weakref.finalize(data, is_gone.set)
+    await run(partial(id, data))
+    del data
+    # Long before the thread ends.
+    assert await anyio.to_thread.run_sync(is_gone.wait, event_loop._IDLE / 2)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_has_threads_of_its_own() -> None:
+    assert lane_thread() is None

@@ -14,7 +14,7 @@ from support.legacy_layout import write_files, write_header, write_legacy
 from tierlog.actors.legacy_rolling.export import Exported, export_header
 from tierlog.actors.legacy_rolling.find import FoundChunk, LegacySegment, find, list_segments
 from tierlog.actors.legacy_rolling.importing import read_chain
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unsupported
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage

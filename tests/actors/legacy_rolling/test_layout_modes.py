@@ -29,7 +29,7 @@ from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.settings.configuration_file import parse_config, render_config
 from tierlog.actors.settings.layout_mode import LayoutMode
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.files import IoCall, Rename
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles

@@ -23,7 +23,7 @@ from tierlog.actors.container.lts_boot import claim_chain
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance import migration
 from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import recover_store
 from tierlog.journal.manifest.chain import StoredElement, list_elements, read_chain

@@ -34,7 +34,7 @@ from tierlog.actors.maintenance.backup_copy import CopiedBackup, copy_backup, co
 from tierlog.actors.maintenance.backups import list_backups
 from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.actors.store.recover_container import recover_container
 from tierlog.journal.manifest.chain import ChainReport, read_chain, read_owners

@@ -43,7 +43,7 @@ from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import check_path, run_program
 from tierlog.actors.maintenance.lts import verify_lts
 from tierlog.actors.settings.configuration import GcConfig, WriterConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.actors.supervisor.term import claim_term
 from tierlog.journal.manifest.element import Element

@@ -35,7 +35,7 @@ from tierlog.actors.container.container import Container
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.settings.configuration import WriterConfig
 from tierlog.actors.store import recover_container as module
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import RecoveredStore
 from tierlog.actors.store.recover_container import FoundLog, inspect_log, recover_container

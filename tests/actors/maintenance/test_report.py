@@ -15,7 +15,7 @@ from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.doctor import examine
 from tierlog.actors.maintenance.report import ChunkUse, list_lengths, pages_of_chunks, verify
 from tierlog.actors.maintenance.transfer import import_segment
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.store import RollingSizes
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage

@@ -39,7 +39,7 @@ from tierlog.actors.maintenance.restore import RestoreOptions, RestoreReport, re
 from tierlog.actors.maintenance.tables import list_runs
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.settings.configuration import GcConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.journal.manifest.pin_record import old_manifest_name
 from tierlog.storage_backends.base.checksum import crc32c

@@ -16,7 +16,7 @@ from tierlog.actors.folder.paths import check_path, existing_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.restore import RestoreOptions, restore
 from tierlog.actors.settings.configuration import GcConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.files import Program, T
 from tierlog.storage_backends.files.local import LocalFiles
 

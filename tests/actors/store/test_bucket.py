@@ -27,7 +27,7 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.settings.configuration import ChunkCacheConfig, S3LogConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.served_store import StoreAsked, open_served
 from tierlog.journal.log.contract import LogStatistics
 from tierlog.storage_backends.chunks import s3_requests

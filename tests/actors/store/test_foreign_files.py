@@ -20,7 +20,7 @@ from tierlog.actors.folder.paths import check_path
 from tierlog.actors.folder.restore_folder import finish_restore
 from tierlog.actors.maintenance.doctor import examine
 from tierlog.actors.maintenance.restore import RestoreOptions, restore
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.base.files import IoCall, ListFolder, Program, T
 from tierlog.storage_backends.files.local import LocalFiles

@@ -13,7 +13,7 @@ import pytest
 from support.stores import CONFIG, config, make
 from tierlog import SegmentStore, StoreConfig, Unavailable, open_store
 from tierlog.actors.settings.configuration import ShutdownConfig, StorageConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every

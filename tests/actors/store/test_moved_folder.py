@@ -11,7 +11,8 @@ import pytest
 
 import tierlog
 from tierlog import NotOwner, SegmentStore, StoreMismatch
-from tierlog.actors.store.opening import open_host, system_world
+from tierlog.actors.store.folder_opening import system_world
+from tierlog.actors.store.opening import open_host
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.faulty_chunk_storage import Call, FaultyChunkStorage

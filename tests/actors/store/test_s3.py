@@ -28,7 +28,7 @@ from tierlog import (
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.maintenance.doctor import StoreReport, examine
 from tierlog.actors.settings.configuration import CacheConfig, ChunkCacheConfig, S3Config, StorageConfig
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.actors.store.recover import recover_store
 from tierlog.storage_backends.files.local import LocalFiles

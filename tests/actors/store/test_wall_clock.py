@@ -9,7 +9,7 @@ import pytest
 
 from tierlog import open_store
 from tierlog.actors.folder.paths import check_path, live_owners
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from support.patience import scaled
 from tierlog.actors.gateway.server.connections import REFUSED_MAX
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire.errors import Conflict
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor import join_listener, supervisor
 from tierlog.actors.supervisor.admin import LIMITS, make_admin_app
 from tierlog.actors.supervisor.control import channel, messages

@@ -19,7 +19,7 @@ from support.spans import Recorder, attributes_of
 from tierlog.actors.gateway.server.app import context_of
 from tierlog.actors.gateway.server.context import ServerContext
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import LIMITS, make_admin_app
 from tierlog.actors.telemetry.opentelemetry import opentelemetry_tracing
 from tierlog.actors.telemetry.tracing import Tracing

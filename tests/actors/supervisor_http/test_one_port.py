@@ -18,7 +18,7 @@ from tierlog.actors.gateway.server.context import ServerContext
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, encode_batch
 from tierlog.actors.gateway.wire.bodies import ContainerMap
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import AdminContext, make_admin_app
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from support.schema_fuzz import SchemaTests
 from tierlog.actors.gateway.server.app import ENDPOINTS
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.kernel.backoff import Backoff
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import make_admin_app
 from tierlog.actors.supervisor.fleet import FleetOptions
 

@@ -16,7 +16,7 @@ from support.http_server import service, until
 from tierlog import Unavailable
 from tierlog.actors.cli.running import ask_service
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import make_admin_app
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,10 @@ from tierlog.journal.log import frames
 from tierlog.journal.log.frames import (
     FRAME_HEADER_BYTES,
     JOIN_BYTES_MAX,
+    SMALL_JOIN_BYTES_MAX,
     FileHeader,
     FileId,
+    FrameScratch,
     Seal,
     decode_frame,
     decode_header,
@@ -155,8 +157,36 @@ def test_a_relogged_frame_counts_only_behind_its_own_header() -> None:
 
 def test_large_payloads_are_not_copied_and_small_ones_are_one_buffer() -> None:
     large = memoryview(bytes(JOIN_BYTES_MAX + 1))
-    size, buffers = encode_frame(SALT, 0, 7, 41, 0, 0, [large])
+    size, buffers = encode_frame(SALT, 0, 7, 41, 0, 0, [large], FrameScratch())
 
     assert buffers[1] is large
     assert size == FRAME_HEADER_BYTES + len(large)
-    assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [b"a", b"b"])[1]) == 1
+    scratch = FrameScratch()
+    assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [b"a", b"b"], scratch)[1]) == 1
+    scratch.release()
+
+
+@pytest.mark.parametrize("count", [1, 3, JOIN_BYTES_MAX // 512 + 1])
+def test_a_joined_frame_has_the_bytes_of_one_that_is_not(count: int) -> None:
+    """Also a shorter one in the memory of a longer one."""
+    scratch = FrameScratch()
+    for size in (600, 512, 0):
+        payload = [bytes([number % 256]) * size for number in range(count)]
+        apart_size, apart = encode_frame(SALT, 64, 7, 41, 9, 33, payload)
+        joined_size, joined = encode_frame(SALT, 64, 7, 41, 9, 33, payload, scratch)
+
+        assert len(joined) == 1
+        assert joined[0] == b"".join(apart)
+        assert joined_size == apart_size == len(joined[0])
+        scratch.release()
+
+
+def test_many_small_buffers_are_joined_up_to_a_mebibyte() -> None:
+    """A checksum and a slot of the system call for each would take longer than the copy."""
+    scratch, small = FrameScratch(), bytes(1024)
+    most = SMALL_JOIN_BYTES_MAX // 1024
+
+    assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [small] * most, scratch)[1]) == 1
+    scratch.release()
+    assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [small] * (most + 1), scratch)[1]) == most + 2
+    assert len(encode_frame(SALT, 0, 7, 41, 0, 0, [bytes(JOIN_BYTES_MAX), small], scratch)[1]) == 3

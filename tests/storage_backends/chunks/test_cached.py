@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from support.chunk_caches import ANY_NAME, CachedStorage, cached, cached_files
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import ChunkNotFound, OutcomeUnknown, Unavailable
 from tierlog.storage_backends.chunks.cached_blocks import (
@@ -499,7 +499,7 @@ from tierlog.storage_backends.chunks.cached_blocks import BLOCK
 from tierlog.storage_backends.chunks.chunk_cache import ChunkCacheOptions
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 
 async def main(root, cache, seed):
     chance = random.Random(seed)

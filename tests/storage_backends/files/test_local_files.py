@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tierlog.actors.kernel.event_loop import lane_thread
 from tierlog.storage_backends.base.files import (
     Allocate,
     Close,
@@ -51,6 +52,13 @@ from tierlog.storage_backends.files.local import LocalFiles, drive
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=[(4, lambda: None), (1, lane_thread)], ids=["anyio-threads", "lane-threads"])
+def files(request: pytest.FixtureRequest) -> LocalFiles:
+    """With both kinds of threads."""
+    width, make_thread = request.param
+    return LocalFiles(width=width, make_thread=make_thread)
+
+
 def put(path: str, *buffers: bytes) -> Program[None]:
     handle = yield Open(path, write=True, create=True)
     yield Write(handle, 0, buffers)
@@ -65,8 +73,8 @@ def get(path: str) -> Program[bytes]:
     return bytes(data)
 
 
-async def test_a_program_writes_and_reads_in_one_go(tmp_path: Path) -> None:
-    files, path = LocalFiles(), str(tmp_path / "a")
+async def test_a_program_writes_and_reads_in_one_go(tmp_path: Path, files: LocalFiles) -> None:
+    path = str(tmp_path / "a")
     await files.run(put(path, b"one ", b"", b"two"))
 
     assert await files.run(get(path)) == b"one two"
@@ -210,7 +218,9 @@ async def test_below_a_root_that_is_made_by_its_name_files_are_in_the_one_that_h
     await LocalFiles().lane("other", nofollow_root=str(root)).run(program())
 
 
-async def test_errors_are_raised_at_their_yield_and_the_program_continues(tmp_path: Path) -> None:
+async def test_errors_are_raised_at_their_yield_and_the_program_continues(
+    tmp_path: Path, files: LocalFiles
+) -> None:
     path = str(tmp_path / "a")
 
     def program() -> Program[list[type[OSError]]]:
@@ -227,7 +237,7 @@ async def test_errors_are_raised_at_their_yield_and_the_program_continues(tmp_pa
             seen.append(type(error))
         return seen
 
-    assert await LocalFiles().run(program()) == [FileNotFoundError] * 4 + [FileExistsError]
+    assert await files.run(program()) == [FileNotFoundError] * 4 + [FileExistsError]
 
 
 async def test_a_program_closes_what_it_opened_when_there_is_no_memory_for_an_answer(tmp_path: Path) -> None:
@@ -424,9 +434,9 @@ def waiting(entered: Callable[[], None], go: threading.Event, path: str) -> Prog
     return "done"
 
 
-async def test_a_cancelled_program_is_waited_for(tmp_path: Path) -> None:
+async def test_a_cancelled_program_is_waited_for(tmp_path: Path, files: LocalFiles) -> None:
     """W7: its thread may still use its descriptor, so nothing goes on before it has returned."""
-    files, go, order = LocalFiles(), threading.Event(), []
+    go, order = threading.Event(), []
     token = anyio.lowlevel.current_token()
     entered = anyio.Event()
 
@@ -451,9 +461,9 @@ async def test_a_cancelled_program_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_asyncio_cannot_abandon_a_program_either(tmp_path: Path) -> None:
+async def test_asyncio_cannot_abandon_a_program_either(tmp_path: Path, files: LocalFiles) -> None:
     """``Task.cancel`` passes anyio's shields."""
-    files, go = LocalFiles(), threading.Event()
+    go = threading.Event()
     loop, entered = asyncio.get_running_loop(), asyncio.Event()
 
     def tell() -> None:
@@ -474,9 +484,9 @@ async def test_asyncio_cannot_abandon_a_program_either(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_w7_a_lock_whose_taker_asyncio_cancels_is_free(tmp_path: Path) -> None:
+async def test_w7_a_lock_whose_taker_asyncio_cancels_is_free(tmp_path: Path, files: LocalFiles) -> None:
     """The program has ended, and its handle reaches nobody who could close it."""
-    files, go = LocalFiles(), threading.Event()
+    go = threading.Event()
     loop, entered = asyncio.get_running_loop(), asyncio.Event()
 
     def held() -> Program[FileHandle]:
@@ -501,8 +511,9 @@ async def test_w7_a_lock_whose_taker_asyncio_cancels_is_free(tmp_path: Path) -> 
     assert await files.run(is_free())
 
 
-async def test_a_program_that_was_cancelled_before_it_began_never_runs(tmp_path: Path) -> None:
-    files = LocalFiles()
+async def test_a_program_that_was_cancelled_before_it_began_never_runs(
+    tmp_path: Path, files: LocalFiles
+) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
         await files.run(put(str(tmp_path / "a"), b"x"))
@@ -510,9 +521,11 @@ async def test_a_program_that_was_cancelled_before_it_began_never_runs(tmp_path:
     assert files.statistics().running == 0
 
 
-async def test_lanes_do_not_delay_each_other_and_a_lane_runs_one_program_at_a_time(tmp_path: Path) -> None:
+async def test_lanes_do_not_delay_each_other_and_a_lane_runs_one_program_at_a_time(
+    tmp_path: Path, files: LocalFiles
+) -> None:
     """W7: and the host app may hold all of anyio's own threads."""
-    files, go = LocalFiles(), threading.Event()
+    go = threading.Event()
     token, entered = anyio.lowlevel.current_token(), anyio.Event()
     slow, quick = files.lane("slow"), files.lane("quick")
     shared = anyio.to_thread.current_default_thread_limiter()

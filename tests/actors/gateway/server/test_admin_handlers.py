@@ -20,7 +20,7 @@ from tierlog.actors.gateway.server.app import ENDPOINTS, gateway_of, make_app
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire import bodies
 from tierlog.actors.gateway.wire.paths import Verb
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
 pytestmark = pytest.mark.anyio

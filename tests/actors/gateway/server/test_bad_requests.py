@@ -22,7 +22,7 @@ from tierlog.actors.gateway.server.app import context_of
 from tierlog.actors.gateway.server.connection import HttpConnection
 from tierlog.actors.gateway.server.context import ServerContext
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import make_admin_app
 
 pytestmark = pytest.mark.anyio

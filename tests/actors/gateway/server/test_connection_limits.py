@@ -37,7 +37,7 @@ from tierlog.actors.gateway.server import connection, connections, context, writ
 from tierlog.actors.gateway.server.app import context_of, make_app
 from tierlog.actors.gateway.server.context import WINDOWS_MAX, ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.tables import ChangesPage, TablePage, TableRow
 
 pytestmark = pytest.mark.anyio

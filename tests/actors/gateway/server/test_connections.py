@@ -26,7 +26,7 @@ from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
 from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.segments import SegmentInfo
 
 pytestmark = pytest.mark.anyio

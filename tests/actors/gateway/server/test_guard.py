@@ -14,7 +14,7 @@ from support.http_server import everything, serving
 from tierlog import open_store
 from tierlog.actors.gateway.server.guard import Guard
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import make_admin_app
 from tierlog.storage_backends.base.errors import InvalidArgument
 

@@ -16,7 +16,7 @@ from tierlog.actors.gateway.wire import bodies
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere, from_problem
-from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.folder_opening import system_world
 from tierlog.storage_backends.base.errors import (
     BadOffset,
     NotOwner,
