@@ -16,6 +16,7 @@ from ...journal.coordination.zookeeper import ZooKeeperCoordination
 from ...journal.log.bookkeeper_layout import BookKeeperLogOptions
 from ...journal.log.bookkeeper_log import BookKeeperLog
 from ...journal.log.bookkeeper_quorum import choose_quorum, quorum_warning
+from ...journal.log.bookkeeper_sweep import KnownLedgers
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import (
     ConfigError,
@@ -84,6 +85,7 @@ class LedgerPlace(SharedPlace):
         self._world = world
         self.counts: S3RequestCounts | None = None
         self._service = make_service(location, config)
+        self._known = KnownLedgers()
         self.coordination = ZooKeeperCoordination(self._service, location.path, world)
 
     @asynccontextmanager
@@ -185,7 +187,7 @@ class LedgerPlace(SharedPlace):
             appends_max=settings.appends_max,
             ledger_bytes=settings.ledger_bytes,
         )
-        return BookKeeperLog(self._service, path, log_id, self._world, options, owner)
+        return BookKeeperLog(self._service, path, log_id, self._world, options, owner, self._known)
 
     # --- chunks ----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import anyio
@@ -24,7 +24,7 @@ from tierlog.storage_backends.base.errors import (
     NotOwner,
     Unsupported,
 )
-from tierlog.storage_backends.base.object_store import ObjectStore
+from tierlog.storage_backends.base.object_store import ListedKey, ObjectStore
 
 pytestmark = pytest.mark.anyio
 
@@ -156,6 +156,30 @@ async def test_l5_an_acked_group_that_is_gone_is_corruption_with_its_key(
         with pytest.raises(DataCorruption, match="is gone") as caught:
             await opened
         assert caught.value.file == f"memory:{key_of(2 + SLOTS_AHEAD)}"
+
+
+class ListsAsOfBefore(MemoryObjects):
+    """Its listing lacks an object that was put while it was made."""
+
+    lacked = ""
+
+    async def list(self, prefix: str) -> AsyncGenerator[ListedKey, None]:
+        async for each in super().list(prefix):
+            if each.key != self.lacked:
+                yield each
+
+
+async def test_l5_a_group_that_a_listing_of_several_pages_lacks_is_asked_for(bucket: Bucket) -> None:
+    log = log_on(MemoryObjects(bucket))
+    await log.open()
+    for _ in range(3):
+        await log.append([b"x"])
+    objects = ListsAsOfBefore(bucket)
+    objects.lacked = key_of(2 + SLOTS_AHEAD)
+    later = log_on(objects)
+    await later.open()
+
+    assert await numbers(later) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [FaultKind.REFUSED, FaultKind.UNANSWERED, FaultKind.REPEATED])
