@@ -341,7 +341,7 @@ async def test_b12_reads_under_way_have_no_more_bytes_than_their_room(
 async def test_b12_of_what_waits_for_room_a_cancelled_read_is_not_sent_and_a_cancelled_append_is(
     tmp_path: Path,
 ) -> None:
-    """With its bytes as they were: entries behind it may wait already, and the caller use its buffers again."""
+    """With its bytes as they were: entries behind it may wait already, and its caller reuse its buffers."""
     async with fake(tmp_path, _COUNTING_APPENDS, heap_mb=4) as service:
         ledger = await service.create_ledger(Quorum(2, 2, 2), {})
         buffers = [bytearray(MiB) for _ in range(2)]
