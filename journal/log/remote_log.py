@@ -195,15 +195,17 @@ class RemoteLog(DurableDataLog):
         except BaseException as error:
             self._flights.end(flight, error)
             raise
-        self._settle(group, position)
-        self._flights.end(flight)
-        return group.number
-
-    def _settle(self, group: GroupInfo, position: int) -> None:
         self._index.add(group.number, position, group.size)
         self._truncate_before = max(self._truncate_before, group.truncate_before)
         self._appended_groups += 1
         self._appended_bytes += group.size
+        self._on_durable(position)
+        self._flights.end(flight)
+        return group.number
+
+    def _on_durable(self, position: int) -> None:
+        """The group there is durable, and all before it."""
+        return
 
     # --- truncation ------------------------------------------------------------------------------
 

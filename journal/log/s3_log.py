@@ -141,8 +141,7 @@ class S3Log(RemoteLog):
             group.size,
         )
 
-    def _settle(self, group: GroupInfo, position: int) -> None:
-        super()._settle(group, position)
+    def _on_durable(self, position: int) -> None:
         self._settled = position + 1
 
     # --- truncation ------------------------------------------------------------------------------

@@ -158,11 +158,6 @@ def test_a_backup_that_is_not_there_is_refused_with_where_the_others_are(run: Ru
     assert "'monday': `tierlog backup ls` lists them" in run("backup", "rm", "monday").err
 
 
-def test_long_term_storage_in_a_folder_is_that_of_the_data_folder(run: Run, tmp_path: Path) -> None:
-    refused = run("recover", "--from-lts", "--chunks", str(tmp_path))
-    assert (refused.code, "A folder is always lts/ in the data folder" in refused.err) == (1, True)
-
-
 @pytest.mark.parametrize("command", ["recover", "restore", "copy"])
 def test_who_interrupts_it_reads_that_it_is_to_be_run_again(
     run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
