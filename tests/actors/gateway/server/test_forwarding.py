@@ -15,6 +15,7 @@ import pytest
 
 from support.http_server import Wrapped, everything, everything_while_it_drips, until
 from support.lost_sockets import ask_lost_socket
+from support.patience import scaled
 from support.scripted_server import Answer, Fault, Received, json_answer, problem, script_of, scripted
 from support.spans import Recorder
 from support.two_hosts import Host, host, name_in, two_hosts
@@ -103,6 +104,23 @@ async def test_a_body_above_the_limit_ends_the_connection_as_it_does_at_the_owne
         received = await everything_while_it_drips(stream, bytes(1 << 16))
     assert received.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in received
+
+
+@pytest.mark.parametrize("size", [(8 << 20) + 1, (1 << 63) - 1])
+@pytest.mark.parametrize("expect", ["", "expect: 100-continue\r\n"])
+async def test_h22_a_length_above_the_limit_is_refused_by_the_head(
+    tmp_path: Path, size: int, expect: str
+) -> None:
+    """No byte of the body is here yet, and the client is not asked for one."""
+    async with two_hosts(tmp_path) as (store, first, second):
+        await store.create_segment(THERE)
+        assert store.append_bytes_max == 8 << 20
+        head = f"POST {APPEND} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size}\r\n{expect}"
+        stream = await first.served.raw(f"{head}content-type: application/octet-stream\r\n\r\n".encode())
+        with anyio.fail_after(scaled(10)):
+            assert (await stream.receive()).startswith(b"HTTP/1.1 413 ")
+            await everything(stream)
+        assert (first.forwarded("append"), second.answered()) == (0, 0)
 
 
 async def test_h22_a_body_that_grows_above_the_limit_is_refused_where_it_does(tmp_path: Path) -> None:
@@ -540,10 +558,11 @@ async def test_h22_a_slow_owner_holds_the_client_back(tmp_path: Path) -> None:
             await anyio.sleep_forever()
 
     async with (
-        two_hosts(tmp_path) as (_, first, _),
+        two_hosts(tmp_path) as (store, first, _),
         await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
         anyio.create_task_group() as tasks,
     ):
+        store.append_bytes_max = SIZE
         tasks.start_soon(listener.serve, slow_owner)
         first.places.urls[1] = f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
         head = f"POST {APPEND} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {SIZE}\r\n"
