@@ -9,7 +9,7 @@ much as the machine stood still, no clock would show it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -103,8 +103,8 @@ class NotedLease(Lease):
     def is_held(self) -> bool:
         return self._inner.is_held()
 
-    async def renew(self) -> None:
-        await self._inner.renew()
+    async def renew(self, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
+        await self._inner.renew(confirm)
         self._check()
 
     async def release(self) -> None:
