@@ -200,8 +200,8 @@ def _corruption(ctx: S3Context, problem: Missing | Contradiction) -> DataCorrupt
     if isinstance(problem, Missing):
         register = ctx.calls.place(ctx.layout.register)
         return DataCorruption(
-            f"a group that was acked is gone; if it was truncated, {register} is an older one: put its newest "
-            f"version back",
+            f"a group that was acked is gone; if it was truncated, {register} is an older one: put its "
+            f"newest version back",
             file=place,
         )
     return DataCorruption(f"the object does not belong here: {problem.why}", file=place)

@@ -102,7 +102,7 @@ async def test_l1_a_register_from_before_a_truncation_is_named(bucket: Bucket) -
     newest, bucket.objects["wal/register"] = bucket.objects["wal/register"], older
 
     for _ in range(3):
-        with pytest.raises(DataCorruption, match="memory:wal/register is an older one: put its newest version"):
+        with pytest.raises(DataCorruption, match="memory:wal/register is an older one: put its newest"):
             await log_on(MemoryObjects(bucket)).open()
     bucket.objects["wal/register"] = newest
     assert (await log_on(MemoryObjects(bucket)).open()).epoch == 2
