@@ -15,7 +15,7 @@ from tierlog.actors.folder.process_lock import _pid
 from tierlog.actors.gateway.client import requests as client_requests
 from tierlog.actors.gateway.client.requests import Response
 from tierlog.actors.gateway.server.guard import Guard
-from tierlog.actors.gateway.wire import batch, bodies, errors, headers, paths, ranges
+from tierlog.actors.gateway.wire import batch, bodies, errors, headers, paths, ranges, session
 from tierlog.actors.settings.configuration import ServerConfig
 from tierlog.actors.supervisor.service import check_advertised, listen_of
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError, TooLarge
@@ -377,4 +377,52 @@ _SERVICE = [
     ),
 ]
 
-GATEWAY_TARGETS = [*_SERVICE, *_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]
+
+def _frames(data: bytes) -> list[session.Frame]:
+    whole, halves = session.FrameDecoder(), session.FrameDecoder()
+    found = list(whole.feed(data))
+    middle = len(data) // 2
+    assert [*halves.feed(data[:middle]), *halves.feed(data[middle:])] == found
+    return found
+
+
+def _encode_frames(frames: list[session.Frame]) -> bytes:
+    encoder = session.FrameEncoder()
+    return b"".join(
+        encoder.frame(frame.call, session.Kind(frame.kind), (frame.payload,), last=frame.is_last)
+        for frame in frames
+    )
+
+
+_HEAD = session.joined_head(["POST", "/v1/batch", "content-type", "a/b"])
+_REQUEST_FRAME = b"".join(session.request_parts(_HEAD, 5, 4096, b"hi"))
+_ANSWER_FRAME = b"".join(session.answer_parts(200, [(b"a", b"b")], b"{}"))
+_SESSIONS = [
+    Target(
+        "frames",
+        _frames,
+        [
+            _encode_frames(
+                [
+                    session.Frame(1, session.Kind.REQUEST, False, _REQUEST_FRAME),
+                    session.Frame(1, session.Kind.BODY, True, b"!?!"),
+                    session.Frame(0, session.Kind.END, False, b"\0\0\0\1"),
+                ]
+            ),
+            b"",
+        ],
+        errors=(InvalidArgument, TooLarge),
+        encode=_encode_frames,
+        canonical=False,  # what follows the last whole frame is its reader's
+    ),
+    Target(
+        "request frame",
+        lambda data: session.decode_request(data, session.HeadCache()),
+        [_REQUEST_FRAME],
+        errors=(InvalidArgument,),
+    ),
+    Target("answer frame", session.decode_answer, [_ANSWER_FRAME], errors=(InvalidArgument,)),
+    Target("end frame", session.decode_end, [b"\0\0\0\1bye"], errors=(InvalidArgument,)),
+]
+
+GATEWAY_TARGETS = [*_SERVICE, *_SESSIONS, *_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]

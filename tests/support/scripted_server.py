@@ -1,7 +1,7 @@
 """An HTTP server that does what a test says, byte by byte: answers, resets, halves, silence.
 
 Plain sockets in threads: nothing between the client and the failure. ``/v1/containers`` is answered by
-itself, so that scripts are about the call that a test makes.
+itself, and a session refused, so that scripts are about the call that a test makes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.actors.gateway.wire.errors import to_problem
 
 MAP_PATH = "/v1/containers"
+SESSION_PATH = "/v1/session"
 
 
 @attrs.frozen
@@ -69,7 +70,7 @@ class ScriptedServer:
         self.map: ContainerMap | None = one_container()
         """None: requests for the map are answered like every other request."""
         self.received: list[Received] = []
-        self.map_requests = 0
+        self.map_requests = self.session_requests = 0
         self._released = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -141,6 +142,9 @@ class ScriptedServer:
         return self._act(connection, self._decide(method, path, headers, body))
 
     def _decide(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Act:
+        if path == SESSION_PATH:
+            self.session_requests += 1
+            return Answer(404)  # as an older server
         if path == MAP_PATH and self.map is not None:
             self.map_requests += 1
             return Answer(200, encode_json(self.map), {"Content-Type": "application/json"})

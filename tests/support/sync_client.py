@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
+import pytest
 
 import tierlog
 
@@ -31,3 +33,18 @@ async def connect_in_thread(url: str, **options: Any) -> AsyncIterator[AwaitedSy
         yield AwaitedSyncClient(client)
     finally:
         await anyio.to_thread.run_sync(opened.__exit__, None, None, None)
+
+
+CONNECTS: dict[str, Callable[..., Any]] = {
+    "async": tierlog.connect,
+    "sync": connect_in_thread,
+    "async-http": partial(tierlog.connect, sessions=False),
+    "sync-http": partial(connect_in_thread, sessions=False),
+}
+"""Each kind of client, in sessions and over plain HTTP."""
+KINDS = [
+    "async",
+    "sync",
+    pytest.param("async-http", marks=pytest.mark.extended),
+    pytest.param("sync-http", marks=pytest.mark.extended),
+]

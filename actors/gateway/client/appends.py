@@ -1,5 +1,5 @@
-"""Sends the appends of many tasks: the awaiting shell around the coalescer. It has one short task for each
-request, the pauses before a repeat, the waiters for full queues, and the deadlines of callers.
+"""Sends the appends of many tasks: the awaiting shell around the coalescer. It has tasks that send one batch
+after the other, the pauses before a repeat, the waiters for full queues, and the deadlines of callers.
 
 Cancellation: a cancelled caller leaves. Those of its appends that were not sent yet are never sent, those
 that were sent are carried out, and other callers of the same batch are not affected, because requests belong
@@ -201,22 +201,33 @@ class Appender:
 
     async def _send_all(self) -> None:
         self._is_sending = False
-        self._start_batches()
+        await self._send_on(self._start_batches())
 
-    def _start_batches(self) -> None:
+    def _start_batches(self) -> Batch | None:
+        """Start what can go. Returns the last batch, which the task that asks sends itself: a task for each
+        would cost more than to make the batch."""
+        last: Batch | None = None
         # Several at once: each server has room of its own.
         while (batch := self._coalescer.take(self._has_room)) is not None:
             self._in_flight[batch.url] = self._in_flight.get(batch.url, 0) + 1
             self.batches += 1
             for queue in batch.queues:
                 self._admit_next(queue)
-            self._tasks.start_soon(self._send_batch, batch)
+            if last is not None:
+                self._tasks.start_soon(self._send_on, last)
+            last = batch
+        return last
 
     def _has_room(self, url: str) -> bool:
         return self._in_flight.get(url, 0) < IN_FLIGHT_MAX
 
-    async def _send_batch(self, batch: Batch) -> None:
-        """One request, and what its answer means."""
+    async def _send_on(self, batch: Batch | None) -> None:
+        """Send a batch, and then what gathered meanwhile."""
+        while batch is not None:
+            batch = await self._send_batch(batch)
+
+    async def _send_batch(self, batch: Batch) -> Batch | None:
+        """One request, and what its answer means. Returns the next batch."""
         try:
             call, spans = batch.call(), () if self._tracing is None else batch.spans
             send = Send(
@@ -228,10 +239,13 @@ class Appender:
         result = self._coalescer.complete(batch, answer, self._context.clock())
         # Answered callers run first: what they append now joins what gathered meanwhile.
         await anyio.lowlevel.checkpoint()
-        self._free(result.free)
+        following = self._free(result.free)
         if result.held:
+            if following is not None:
+                self._tasks.start_soon(self._send_on, following)
             await self._pause(batch, result)
-            self._free(result.held)
+            following = self._free(result.held)
+        return following
 
     async def _pause(self, batch: Batch, result: BatchResult) -> None:
         """Before the queues continue: refresh the map, and wait unless their containers have moved."""
@@ -244,7 +258,7 @@ class Appender:
             self._context.map.asks_all = True
         await anyio.sleep(result.pause)
 
-    def _free(self, queues: list[ContainerQueue]) -> None:
+    def _free(self, queues: list[ContainerQueue]) -> Batch | None:
         for queue in queues:
             queue.is_busy = False
-        self._start_batches()
+        return self._start_batches()

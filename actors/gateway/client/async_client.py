@@ -66,6 +66,7 @@ from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
 from .coalescer import with_refusals
 from .requests import Response, TailCursor, TransportFailure
+from .sessions import Dial, Sessions
 from .spans import TracingPool, around
 from .transport import AsyncTransport
 
@@ -452,11 +453,14 @@ async def open_client(
     make: Callable[[], httpx.AsyncBaseTransport],
     events: EventSource,
     tracing: Tracing | None = None,
+    dial: Dial | None = None,
 ) -> AsyncIterator[Client]:
     # Without tracing no layer in between: it would cost each request.
-    transport = AsyncTransport(context.map, make if tracing is None else lambda: TracingPool(make(), tracing))
+    pools = make if tracing is None else lambda: TracingPool(make(), tracing)
+    transport = AsyncTransport(context.map, pools, tracing)
     try:
         async with body_group() as tasks:
+            transport.sessions = None if dial is None else Sessions(dial, tasks, events)
             try:
                 async with Client(context, transport, tasks, events, tracing).open() as client:
                     yield client

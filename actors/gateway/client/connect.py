@@ -19,6 +19,7 @@ from .addresses import check_addresses
 from .async_client import Client, open_client
 from .attempts import ClientContext
 from .container_map import ContainerMapCache
+from .sessions import dial_with
 from .sync_client import SyncClient, open_sync_client
 from .transport import LIMITS
 
@@ -33,6 +34,7 @@ async def connect(
     deadline: float = DEADLINE,
     map_refresh: float = MAP_REFRESH,
     span: Tracing | None = None,
+    sessions: bool = True,
     world: World | None = None,
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
 ) -> AsyncIterator[Client]:
@@ -44,7 +46,9 @@ async def connect(
     ``deadline`` is in seconds and bounds each call, repeats included (default 30).
     ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this
     often (default 0.5), and at most this often to learn whether an append above the service's limit is
-    allowed by now. ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``.
+    allowed by now. ``sessions``: one connection to each server carries all calls, where the server takes it
+    (default); False uses plain HTTP only. ``span`` traces every call and request, see
+    ``tierlog.opentelemetry_tracing()``.
     ``world`` and ``transport`` are for simulations and tests.
 
     Raises ``InvalidArgument`` for a bad URL or number, and a host name that the server does not accept;
@@ -52,7 +56,8 @@ async def connect(
     """
     context = _context(url, deadline, map_refresh, world, loop_clock())
     make = transport or _async_pools(context.map.base)
-    async with open_client(context, make, event_source(), span) as client:
+    dial = dial_with(_verify(context.map.base)) if sessions and transport is None else None
+    async with open_client(context, make, event_source(), span, dial) as client:
         yield client
 
 
@@ -62,6 +67,7 @@ def connect_sync(
     *,
     deadline: float = DEADLINE,
     span: Tracing | None = None,
+    sessions: bool = True,
     world: World | None = None,
     transport: Callable[[], httpx.BaseTransport] | None = None,
 ) -> Iterator[SyncClient]:
@@ -69,7 +75,8 @@ def connect_sync(
     gives a ``SyncClient``, which any number of threads may use."""
     context = _context(url, deadline, MAP_REFRESH, world, time.monotonic)
     make = transport or _sync_pools(context.map.base)
-    with open_sync_client(context, make, time.sleep, span) as client:
+    uses_sessions = sessions and transport is None
+    with open_sync_client(context, make, time.sleep, span, sessions=uses_sessions) as client:
         yield client
 
 

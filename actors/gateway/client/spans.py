@@ -7,13 +7,16 @@ linked to theirs. It ends with the head of the answer. Each attempt is a request
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import attrs
 import httpx
 
-from ...telemetry.tracing import Tracing
-from .requests import Call
+from ...telemetry.tracing import HttpSpan, Tracing
+from .attempts import Send
+from .requests import Call, Request
 
 LINKS = "tierlog.links"
 """The extension of a request that carries the spans of the calls that it is made for."""
@@ -45,7 +48,9 @@ class TracingPool(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         headers: dict[str, str] = {}
         links = request.extensions.get(LINKS, ())
-        with self._tracing.client(request.method, _attributes(request), headers, links) as span:
+        with self._tracing.client(
+            request.method, _attributes(request.method, request.url), headers, links
+        ) as span:
             # The headers carry this span's context, so that the server's span becomes its child.
             request.headers.update(headers)
             response = await self._pool.handle_async_request(request)
@@ -65,7 +70,7 @@ class SyncTracingPool(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         headers: dict[str, str] = {}
-        with self._tracing.client(request.method, _attributes(request), headers) as span:
+        with self._tracing.client(request.method, _attributes(request.method, request.url), headers) as span:
             request.headers.update(headers)
             response = self._pool.handle_request(request)
             span.answered(response.status_code)
@@ -75,10 +80,18 @@ class SyncTracingPool(httpx.BaseTransport):
         self._pool.close()
 
 
-def _attributes(request: httpx.Request) -> dict[str, object]:
-    url = request.url
+@contextmanager
+def around_exchange(tracing: Tracing, send: Send) -> Iterator[tuple[Request, HttpSpan]]:
+    """The span of a request in a session, and the request with the span's context."""
+    headers: dict[str, str] = {}
+    request, url = send.request, httpx.URL(send.url + send.request.path)
+    with tracing.client(request.method, _attributes(request.method, url), headers, send.links) as span:
+        yield attrs.evolve(request, headers=(*request.headers, *headers.items())), span
+
+
+def _attributes(method: str, url: httpx.URL) -> dict[str, object]:
     return {
-        "http.request.method": request.method,
+        "http.request.method": method,
         "url.full": str(url),
         "server.address": url.host,
         # httpx leaves the scheme's own port out.

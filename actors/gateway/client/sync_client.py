@@ -64,6 +64,7 @@ from .base import ClientBase, ClientStatistics, render
 from .coalescer import AppendCall, Batch, BatchResult, Coalescer, with_refusals
 from .requests import Response, TailCursor, TransportFailure
 from .spans import SyncTracingPool, around, around_appends
+from .sync_sessions import SyncSessions
 from .tables import SyncTable
 from .transport import SyncTransport
 
@@ -447,9 +448,13 @@ def open_sync_client(
     make: Callable[[], httpx.BaseTransport],
     sleep: Callable[[float], None],
     tracing: Tracing | None = None,
+    *,
+    sessions: bool = False,
 ) -> Iterator[SyncClient]:
     pools = make if tracing is None else lambda: SyncTracingPool(make(), tracing)
-    client = SyncClient(context, SyncTransport(context.map, pools, context.clock), sleep, tracing)
+    opened = SyncSessions(context.clock) if sessions else None
+    transport = SyncTransport(context.map, pools, context.clock, opened, tracing)
+    client = SyncClient(context, transport, sleep, tracing)
     try:
         client.open()
         yield client

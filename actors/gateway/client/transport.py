@@ -14,20 +14,23 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Self
 
 import anyio
+import anyio.lowlevel
 import httpx
 
 from ...kernel.lost_sockets import lost_sockets
+from ...telemetry.tracing import Tracing
 from .attempts import Send
 from .container_map import ContainerMapCache
-from .requests import POLL_SECONDS, Response, StartsStream, TransportFailure
-from .spans import LINKS
+from .requests import POLL_SECONDS, Request, Response, StartsStream, TransportFailure
+from .session import SessionCall
+from .sessions import CONNECT_SECONDS, AsyncSession, Sessions
+from .spans import LINKS, around_exchange
+from .sync_sessions import SyncSession, SyncSessions
 
-CONNECT_SECONDS = 3.0
-"""Seconds to establish a connection; nothing is sent before."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 """Idle connections are closed before servers close them, so that a request never meets a closing one."""
 PATIENCE_SECONDS = 5.0
@@ -105,8 +108,12 @@ def describe(url: str, error: Exception, connect: float = CONNECT_SECONDS) -> st
     """Why there was no answer from ``url``, and what to do if the scheme is wrong. ``connect``: the seconds
     that there were for connecting."""
     if isinstance(error, httpx.ConnectTimeout):
-        return f"no connection within {connect:.3g} s"
+        return _late(connect)
     return f"{_reason(error)}{_scheme_advice(url, error)}"
+
+
+def _late(seconds: float) -> str:
+    return f"no connection within {seconds:.3g} s"
 
 
 def _reason(error: Exception) -> str:
@@ -142,9 +149,17 @@ def _joined(pieces: list[bytes]) -> bytes:
 
 
 class AsyncTransport:
-    def __init__(self, map: ContainerMapCache, make: Callable[[], httpx.AsyncBaseTransport]) -> None:
+    def __init__(
+        self,
+        map: ContainerMapCache,
+        make: Callable[[], httpx.AsyncBaseTransport],
+        tracing: Tracing | None = None,
+    ) -> None:
         self._map = map
         self._make = make
+        self.sessions: Sessions | None = None
+        """Used where servers take them; None: everything goes over plain HTTP."""
+        self._tracing = tracing
         self._pool = make()
         self._parking = make()
         """For polls of tails: a pool examines all its connections for each request, and there may be
@@ -160,37 +175,93 @@ class AsyncTransport:
 
     async def send(self, send: Send) -> Response | TransportFailure:
         """One exchange. Raises nothing, except when it is cancelled."""
-        request, body = _request(send)
-        pool = self._parking if send.parks else self._pool
         self.requests += 1
+        attempt = _Attempt(anyio.current_time() + send.seconds)
         with anyio.move_on_after(send.seconds) as scope:
             self._flights[scope] = send
             try:
-                with lost_sockets():
-                    response = await pool.handle_async_request(request)
-                try:
-                    # Raw: answers come without an encoding, so httpx need not look for one.
-                    pieces = [piece async for piece in response.aiter_raw()]
-                finally:
-                    await response.aclose()
-                return Response(response.status_code, response.headers, _joined(pieces))
-            except httpx.HTTPError as error:
-                return _broken(send, body, error)
-            except OSError as error:
-                return TransportFailure(body.is_begun, _described(send, f"the connection broke: {error}"))
+                session = None if self.sessions is None else await self._session(self.sessions, send.url)
+                attempt.is_connecting = False
+                if session is None:
+                    return await self._over_http(send, attempt)
+                return await self._in_session(session, send, attempt)
+            except TimeoutError:
+                return TransportFailure(False, _described(send, _late(CONNECT_SECONDS)))
             finally:
                 del self._flights[scope]
 
-        return TransportFailure(body.is_begun, _described(send, "no answer in time"))
+        if attempt.is_connecting and self.sessions is not None:
+            return TransportFailure(False, _described(send, _late(_connect_seconds(send))))
+        return TransportFailure(attempt.is_sent, _described(send, "no answer in time"))
+
+    @staticmethod
+    async def _session(sessions: Sessions, url: str) -> AsyncSession | None:
+        return sessions.open_at(url) or await sessions.find(url)
+
+    async def _in_session(
+        self, session: AsyncSession, send: Send, attempt: _Attempt
+    ) -> Response | TransportFailure:
+        if self._tracing is None:
+            return await self._call(session, send.request, send, attempt)
+
+        with around_exchange(self._tracing, send) as (request, span):
+            answer = await self._call(session, request, send, attempt)
+            if isinstance(answer, Response):
+                span.answered(answer.status)
+            return answer
+
+    async def _call(
+        self, session: AsyncSession, request: Request, send: Send, attempt: _Attempt
+    ) -> Response | TransportFailure:
+        # N6: what is cancelled already is not sent. The session's task could send it before this one ends.
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        call = attempt.call = session.begin(request)
+        received = session.core.received
+        try:
+            await session.wait(call, lambda: False)
+        finally:
+            if not call.is_ended:
+                session.end(call)
+                # It may be gone without a trace, as only time shows: the next call connects anew (rule N6).
+                if anyio.current_time() >= attempt.deadline and session.core.received == received:
+                    session.retire()
+        if call.failure:
+            return TransportFailure(call.is_sent, _described(send, call.failure))
+        return call.response
+
+    async def _over_http(self, send: Send, attempt: _Attempt) -> Response | TransportFailure:
+        request, body = _request(send)
+        attempt.body = body
+        pool = self._parking if send.parks else self._pool
+        try:
+            with lost_sockets():
+                response = await pool.handle_async_request(request)
+            try:
+                # Raw: answers come without an encoding, so httpx need not look for one.
+                pieces = [piece async for piece in response.aiter_raw()]
+            finally:
+                await response.aclose()
+            return Response(response.status_code, response.headers, _joined(pieces))
+        except httpx.HTTPError as error:
+            return _broken(send, body, error)
+        except OSError as error:
+            return TransportFailure(body.is_begun, _described(send, f"the connection broke: {error}"))
 
     @asynccontextmanager
-    async def stream(self, send: Send, starts: StartsStream) -> AsyncIterator[AsyncStream]:
+    async def stream(self, send: Send, starts: StartsStream) -> AsyncIterator[AsyncStream | SessionStream]:
         """A tail's bytes as they come, on a connection of its own, which ends with the
         block. A stream that fails or is refused ends, and raises nothing."""
+        self.requests += 1
+        session = None if self.sessions is None else self.sessions.open_at(send.url)
+        if session is not None:
+            with SessionStream(session, send, self._flights, self._tracing) as found:
+                await found.open(starts)
+                yield found
+            return
+
         pool = self._make()
         self._streams.add(pool)
         stream = AsyncStream(send, self._flights)
-        self.requests += 1
         try:
             await stream.open(pool, starts)
             yield stream
@@ -217,6 +288,85 @@ class AsyncTransport:
         with anyio.CancelScope(shield=True):
             for pool in (self._pool, self._parking, *self._streams):
                 await pool.aclose()
+
+
+class _Attempt:
+    """How far an exchange has come."""
+
+    __slots__ = ("body", "call", "deadline", "is_connecting")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.is_connecting = True
+        self.body: _Body | None = None
+        self.call: SessionCall | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        if self.call is not None:
+            return self.call.is_sent
+        return self.body is not None and self.body.is_begun
+
+
+class SessionStream:
+    """The same as ``AsyncStream`` in a session."""
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        send: Send,
+        flights: dict[anyio.CancelScope, Send],
+        tracing: Tracing | None,
+    ) -> None:
+        self._session = session
+        self._send = send
+        self._flights = flights
+        self._tracing = tracing
+        self._call: SessionCall | None = None
+        self._has_started = False
+        self.is_idle = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._call is not None:
+            self._session.end(self._call)
+
+    async def open(self, starts: StartsStream) -> None:
+        if self._tracing is None:
+            await self._open(self._send.request, starts)
+            return
+
+        with around_exchange(self._tracing, self._send) as (request, span):
+            call = await self._open(request, starts)
+            if call.status:
+                span.answered(call.status)
+
+    async def _open(self, request: Request, starts: StartsStream) -> SessionCall:
+        call = self._call = self._session.begin(request, is_stream=True)
+        await self._wait(call, lambda: call.status)
+        self._has_started = bool(call.status) and starts(call.status, call.headers)
+        return call
+
+    async def next(self) -> bytes:
+        """The next bytes; empty when it has ended."""
+        call = self._call
+        if call is None or not self._has_started:
+            return b""
+        if not call.pieces:
+            await self._wait(call, lambda: call.pieces)
+        return self._session.core.take(call)
+
+    async def _wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
+        with anyio.move_on_after(POLL_SECONDS) as scope:
+            self._flights[scope] = self._send
+            try:
+                await self._session.wait(call, is_there)
+                return
+            finally:
+                del self._flights[scope]
+        self.is_idle = anyio.current_time() >= scope.deadline
 
 
 class AsyncStream:
@@ -267,13 +417,20 @@ class SyncTransport:
     """The same without an event loop; safe to use from many threads."""
 
     def __init__(
-        self, map: ContainerMapCache, make: Callable[[], httpx.BaseTransport], clock: Callable[[], float]
+        self,
+        map: ContainerMapCache,
+        make: Callable[[], httpx.BaseTransport],
+        clock: Callable[[], float],
+        sessions: SyncSessions | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._map = map
         self._make = make
         self._pool = make()
         self._parking = make()
         self._clock = clock
+        self._sessions = sessions
+        self._tracing = tracing
         self.requests = 0
         self.in_flight = 0
 
@@ -288,15 +445,52 @@ class SyncTransport:
             self.in_flight -= 1
 
     def _exchange(self, send: Send) -> Response | TransportFailure:
-        """An answer that arrives slowly can take up to twice its time: the deadline is checked for each
-        piece."""
-        request, body = _request(send)
         seconds = send.seconds
         if send.containers and not send.parks and self._map.has_choice:
             seconds = min(seconds, PATIENCE_SECONDS)
-        limit = max(seconds, 0.001)
-        request.extensions["timeout"].update(read=limit, write=limit, pool=limit)
         until = self._clock() + seconds
+        try:
+            session = None if self._sessions is None else self._sessions.find(send.url, seconds)
+        except TimeoutError:
+            return TransportFailure(False, _described(send, _late(_connect_seconds(send))))
+
+        if session is None:
+            return self._over_http(send, until)
+        if self._tracing is None:
+            return self._call(session, send.request, send, until)
+
+        with around_exchange(self._tracing, send) as (request, span):
+            answer = self._call(session, request, send, until)
+            if isinstance(answer, Response):
+                span.answered(answer.status)
+            return answer
+
+    @staticmethod
+    def _call(
+        session: SyncSession, request: Request, send: Send, until: float
+    ) -> Response | TransportFailure:
+        received = session.core.received
+        call = session.begin(request)
+        try:
+            is_in_time = session.wait(call, lambda: False, until)
+        except BaseException:
+            session.end(call)
+            raise
+
+        if not is_in_time:
+            # As in the asynchronous client (rule N6).
+            session.end(call, retires=session.core.received == received)
+            return TransportFailure(call.is_sent, _described(send, "no answer in time"))
+        if call.failure:
+            return TransportFailure(call.is_sent, _described(send, call.failure))
+        return call.response
+
+    def _over_http(self, send: Send, until: float) -> Response | TransportFailure:
+        """An answer that arrives slowly can take up to twice its time: the deadline is checked for each
+        piece."""
+        request, body = _request(send)
+        limit = max(until - self._clock(), 0.001)
+        request.extensions["timeout"].update(read=limit, write=limit, pool=limit)
         try:
             response = (self._parking if send.parks else self._pool).handle_request(request)
             try:
@@ -314,10 +508,19 @@ class SyncTransport:
         return Response(response.status_code, response.headers, _joined(pieces))
 
     @contextmanager
-    def stream(self, send: Send, starts: StartsStream) -> Iterator[SyncStream]:
+    def stream(self, send: Send, starts: StartsStream) -> Iterator[SyncStream | SyncSessionStream]:
         """As ``AsyncTransport.stream``."""
-        pool = self._make()
         self.requests += 1
+        session = None
+        with suppress(TimeoutError):
+            session = None if self._sessions is None else self._sessions.find(send.url, CONNECT_SECONDS)
+        if session is not None:
+            with SyncSessionStream(session, send, self._clock, self._tracing) as found:
+                found.open(starts)
+                yield found
+            return
+
+        pool = self._make()
         try:
             with SyncStream(send, starts, pool) as stream:
                 yield stream
@@ -325,8 +528,59 @@ class SyncTransport:
             pool.close()
 
     def close(self) -> None:
+        if self._sessions is not None:
+            self._sessions.close()
         self._pool.close()
         self._parking.close()
+
+
+class SyncSessionStream:
+    """``SessionStream`` without an event loop."""
+
+    def __init__(
+        self, session: SyncSession, send: Send, clock: Callable[[], float], tracing: Tracing | None
+    ) -> None:
+        self._session = session
+        self._send = send
+        self._clock = clock
+        self._tracing = tracing
+        self._call: SessionCall | None = None
+        self._has_started = False
+        self.is_idle = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._call is not None:
+            self._session.end(self._call)
+
+    def open(self, starts: StartsStream) -> None:
+        if self._tracing is None:
+            self._open(self._send.request, starts)
+            return
+
+        with around_exchange(self._tracing, self._send) as (request, span):
+            call = self._open(request, starts)
+            if call.status:
+                span.answered(call.status)
+
+    def _open(self, request: Request, starts: StartsStream) -> SessionCall:
+        call = self._call = self._session.begin(request, is_stream=True)
+        self._wait(call, lambda: call.status)
+        self._has_started = bool(call.status) and starts(call.status, call.headers)
+        return call
+
+    def next(self) -> bytes:
+        call = self._call
+        if call is None or not self._has_started:
+            return b""
+        if not call.pieces:
+            self._wait(call, lambda: call.pieces)
+        return self._session.take(call)
+
+    def _wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
+        self.is_idle = not self._session.wait(call, is_there, self._clock() + POLL_SECONDS)
 
 
 class SyncStream:

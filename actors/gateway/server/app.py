@@ -21,6 +21,7 @@ from . import (
     admin_handlers,
     gc_handlers,
     read_handlers,
+    session_endpoint,
     table_handlers,
     tails,
     transaction_handlers,
@@ -82,7 +83,8 @@ def app_of(
     """An application of these endpoints and of the OpenAPI document that describes them. The document also
     has ``redirected``: endpoints of other servers, whose paths redirect there."""
     # H16: what is served and what is documented come from one list.
-    table = (*endpoints, _openapi_endpoint((*endpoints, *redirected), title, summary))
+    served = (*endpoints, session_endpoint.session)
+    table = (*served, _openapi_endpoint((*served, *redirected), title, summary))
     routes = [_route(context, endpoint) for endpoint in table]
     app = Starlette(routes=routes, middleware=[Middleware(cast(Any, RequestMiddleware), gateway=context)])
     # H1: the name of a segment may end with a slash. Another path is another segment.

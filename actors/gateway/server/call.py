@@ -24,6 +24,7 @@ from ..wire.bodies import JSON_TYPE, encode_json, request_in_steps
 from ..wire.errors import RequestTimeout, UnsupportedMediaType
 from ..wire.paths import parse_query
 from .context import Arrival, ServerContext
+from .fan_out import Chunk
 from .gateway import Gateway
 from .large_body import LARGE_BYTES, LargeBody
 from .request_metrics import OperationCounts
@@ -425,16 +426,15 @@ class HttpCall(Generic[S]):
             await self._wait_read()
             self.release_room()
 
-    def writer(self) -> Callable[[bytes, int], bool] | None:
-        """Sends an encoded block and its size, without waiting (``Exchange.write_chunk``). None if the
-        connection cannot."""
-        write: Callable[[bytes], bool] | None = self.scope.get("tierlog.write_chunk")
+    def writer(self) -> Callable[[Chunk], bool] | None:
+        """Sends a block without waiting (``Exchange.write_chunk``). None if the connection cannot."""
+        write: Callable[[Chunk], bool] | None = self.scope.get("tierlog.write_chunk")
         if write is None or self.scope["method"] == "HEAD":
             return None
 
-        def counted(encoded: bytes, size: int) -> bool:
-            self.counts.response_bytes += size
-            return write(encoded)
+        def counted(chunk: Chunk) -> bool:
+            self.counts.response_bytes += len(chunk.data)
+            return write(chunk)
 
         return counted
 

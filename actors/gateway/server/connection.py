@@ -19,19 +19,20 @@ import contextvars
 import re
 import select
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import anyio
 import httptools
 
 from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge, Unavailable
 from ...telemetry.logging import get_logger
 from ..wire.errors import RequestTimeout, to_problem
+from ..wire.session import PROTOCOL
 from .exchange import Exchange, Headers, connection_tokens, encode_head
 from .large_body import LargeBody
+from .session import SessionConnection
+from .write_side import WriteSide
 
 if TYPE_CHECKING:
     from .connections import Connections
@@ -50,10 +51,6 @@ HEAD_DELAY = 2.0
 KEEP_ALIVE = 75.0
 """Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing
 one."""
-WRITE_DELAY = 30.0
-"""Seconds that a client may be behind with reading its answer, and as many more as ``WRITE_RATE`` bytes a
-second take."""
-WRITE_RATE = 16 << 10
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """What is still read and dropped behind the last answer: closing a socket with unread bytes would reset the
@@ -75,14 +72,13 @@ _AUTHORITY_END = re.compile(rb"[/?#]")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings", b"connection")
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(WriteSide, asyncio.BufferedProtocol):
     def __init__(self, connections: Connections) -> None:
+        super().__init__(asyncio.get_running_loop())
         self._connections = connections
-        self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._received = connections.received
         self._buffer = memoryview(connections.received)
-        self.transport: Any = None
         self._requests: deque[Exchange] = deque()
         """Requests without a complete answer, the oldest first: it is the one that runs."""
         self._parsed: Exchange | None = None
@@ -101,6 +97,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Earlier chunks of data with the begin of the current head."""
         self._line_end = 0
         """Where the last request line of the current chunk of data ends."""
+        self._wishes_session = False
+        """The head that is parsed anew had an ``Upgrade`` to a session."""
         self._bytes_behind = 0
         """Bytes received after the end of the request that runs."""
         self._large: LargeBody | None = None
@@ -112,18 +110,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bytes_dropped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
         self._head_since = 0.0
-        self._writable = asyncio.Event()
-        self._writable.set()
         self._new_parser()
 
     # --- what the transport and the server call ----------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        # H12: a transport keeps all of a block for its last unsent byte, so that byte counts.
-        transport.set_write_buffer_limits(high=0)
+        self.begin_writing(transport)
         self._addresses = {
             "client": _address(transport, "peername"),
             "server": _address(transport, "sockname"),
@@ -155,21 +148,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._requests and not self._requests[0].more_body:
             self._requests[0].event.set()  # for ``wait_left``
         return bool(self._requests) and not self._requests[0].is_watching
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-        self._limit_writing()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-        if not self.transport.is_closing():
-            self._stop_write_timer()
-
-    def close(self) -> None:
-        """End it once the client has read what was sent; a transport would wait for that forever."""
-        self.transport.close()
-        if self.transport.get_write_buffer_size():
-            self._limit_writing()
 
     def shutdown(self) -> None:
         """The server stops: end after the requests that are here."""
@@ -292,6 +270,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 # A wish to speak another protocol may be ignored; some clients that know HTTP/2 send it with
                 # every first request. The parser stops there and would skip the body. A new one gets the same
                 # head without the wish.
+                self._wishes_session = (b"upgrade", PROTOCOL.encode()) in self._headers
                 data = self._head_without_upgrade() + bytes(data[upgrade.args[0] :])
                 self._new_parser()
 
@@ -345,6 +324,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 raise TooLarge(_HEAD_TOO_LARGE)
 
         self._head_bytes = 0
+        wishes_session, self._wishes_session = self._wishes_session, False
         expects_continue = self._check_framing(version)
         url = httptools.parse_url(self._url)
         if url.host is not None:
@@ -367,6 +347,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             "tierlog.write_chunk": request.write_chunk,
             "tierlog.wait_read": request.wait_read,
             "tierlog.wait_left": request.wait_left,
+            "tierlog.wishes_session": wishes_session,
         }
         self._parsed = request
         self._requests.append(request)
@@ -457,27 +438,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._connections.tasks.add(task)
         task.add_done_callback(self._connections.task_ended)
 
-    @property
-    def is_writable(self) -> bool:
-        return self._writable.is_set()
-
-    async def wait_writable(self) -> None:
-        await self._writable.wait()
-
-    async def wait_read(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
-        """Wait until the client has read what it was sent, but for a little. If the memory is wanted and less
-        than ``WRITE_RATE`` was read for ``seconds``, the connection ends (rule H12)."""
-        while not self.is_writable:
-            unread = self.transport.get_write_buffer_size()
-            with anyio.move_on_after(seconds):
-                await self.wait_writable()
-                return
-
-            read = unread - self.transport.get_write_buffer_size()
-            if read < WRITE_RATE * seconds and is_wanted():
-                self.transport.abort()
-                await self.wait_writable()
-
     def is_last(self, request: Exchange) -> bool:
         """Whether the answer to ``request``, which runs, is the last one of a stopping server (rule H15): no
         other request has arrived behind it."""
@@ -493,7 +453,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._requests.popleft()
         self._connections.silent[self] = None
         self._bytes_behind = 0
-        if not request.keep_alive:
+        if request.begins_session:
+            self._begin_session(request)
+        elif not request.keep_alive:
             # Bytes of this request may still arrive, or one that was sent before its client read that the
             # server stops.
             is_followed = request.more_body or (self._connections.is_stopping() and self._has_unread())
@@ -510,6 +472,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self.update_reading()
             self._update_timers()
+
+    def _begin_session(self, request: Exchange) -> None:
+        """From here on the transport is the session's (rule N1)."""
+        if self._requests or self._in_head or self._is_dropping or not request.keep_alive:
+            self.close()  # its client did not wait for the answer
+            return
+
+        self._stop_timers()
+        session = SessionConnection(self._connections, request.scope, self._context)
+        self._connections.replace(self, session)
+        session.begin(self.transport)
 
     def _refuse(self, error: TierlogError) -> None:
         """Answers with the error, after the requests that are complete, and ends the connection. Nothing
@@ -591,17 +564,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(RequestTimeout(_HEAD_LATE))
         else:
             self.close()
-
-    def _limit_writing(self) -> None:
-        """H10: a client that does not read must not keep the connection and what it was sent."""
-        if self._write_timer is None:
-            seconds = WRITE_DELAY + self.transport.get_write_buffer_size() / WRITE_RATE
-            self._write_timer = self._loop.call_later(seconds, self.transport.abort)
-
-    def _stop_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

@@ -19,11 +19,13 @@ import anyio.lowlevel
 from ...telemetry.logging import get_logger
 from .connection import READ_BYTES, HttpConnection
 from .exchange import App
+from .session import SessionConnection
 
 if TYPE_CHECKING:
     from asyncio import Task
 
 _log = get_logger("gateway")
+Connection = HttpConnection | SessionConnection
 BACKLOG = 4096
 REFUSED_MAX = 16
 """Connections above the maximum, which have their last answer."""
@@ -74,12 +76,12 @@ class Connections:
         """What they read into, one after the other."""
         self.tasks: set[Task[None]] = set()
         """The requests that are answered."""
-        self.silent: dict[HttpConnection, None] = {}
+        self.silent: dict[Connection, None] = {}
         """Connections without a complete request, the one that is silent longest first."""
-        self.lingering: dict[HttpConnection, None] = {}
+        self.lingering: dict[Connection, None] = {}
         """Connections that have their last answer and whose clients may close them, longest first."""
         self._maximum = maximum
-        self._all: set[HttpConnection] = set()
+        self._all: set[Connection] = set()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -129,7 +131,13 @@ class Connections:
         self.silent[connection] = None
         return has_room
 
-    def remove(self, connection: HttpConnection) -> None:
+    def replace(self, connection: HttpConnection, session: SessionConnection) -> None:
+        """``connection`` has become ``session``."""
+        self.remove(connection)
+        self._all.add(session)
+        self.silent[session] = None
+
+    def remove(self, connection: Connection) -> None:
         self._all.discard(connection)
         self.silent.pop(connection, None)
         self.lingering.pop(connection, None)

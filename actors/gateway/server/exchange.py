@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ...telemetry.logging import get_logger
-from .fan_out import chunk_head, encode_chunk
+from .fan_out import Chunk, chunk_head, encode_chunk
 from .large_body import LargeBody
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Exchange:
         "_bytes_left",
         "_connection",
         "_is_chunked",
+        "begins_session",
         "body",
         "event",
         "expects_continue",
@@ -66,6 +67,8 @@ class Exchange:
         """Set when something changed for ``receive``."""
         self.is_receiving = self.is_disconnected = False
         self.is_answer_started = self.is_answered = False
+        self.begins_session = False
+        """Its answer is 101: what follows on the connection is a session."""
         self._is_chunked = False
         self._bytes_left = 0
         """Bytes of the answer's Content-Length that are still to be sent."""
@@ -174,7 +177,8 @@ class Exchange:
         elif not self.keep_alive or self._connection.is_last(self):
             self.keep_alive = False
             headers.append((b"connection", b"close"))
-        if size is None and self.scope["method"] != "HEAD" and status not in (204, 304):
+        self.begins_session = status == 101
+        if size is None and self.scope["method"] != "HEAD" and status not in (101, 204, 304):
             self._is_chunked = True
             headers.append((b"transfer-encoding", b"chunked"))
         self._bytes_left = size or 0
@@ -183,13 +187,13 @@ class Exchange:
     async def wait_read(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
         await self._connection.wait_read(seconds, is_wanted)
 
-    def write_chunk(self, encoded: bytes) -> bool:
+    def write_chunk(self, chunk: Chunk) -> bool:
         """Sends a chunk of an answer without a length. Returns False if the client has left or reads too
         slowly: then ``send`` comes next, which waits or raises."""
         if self.is_disconnected or self._connection.transport.is_closing():
             return False
 
-        self._connection.transport.write(encoded)
+        self._connection.transport.write(chunk.encoded)
         return self._connection.is_writable
 
     def _add(self, data: Any, *, more: bool) -> None:
@@ -219,14 +223,18 @@ class Exchange:
 
 
 def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    lines = [_STATUS_LINES[status]]
-    for name, value in headers:
+    lines = [b"%s: %s\r\n" % header for header in check_headers(headers)]
+    return b"".join([_STATUS_LINES[status], *lines, b"\r\n"])
+
+
+def check_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """``headers`` of an answer, with names in lower case."""
+    found = [(name.lower(), value) for name, value in headers]
+    for name, value in found:
         # A line feed would begin another header, or another answer (RFC 9110, 5.5).
         if _FORBIDDEN_IN_HEADER.search(value):
             raise RuntimeError(f"a header's value with a control character: {name!r}")
-
-        lines.append(b"%s: %s\r\n" % (name.lower(), value))
-    return b"".join([*lines, b"\r\n"])
+    return found
 
 
 def connection_tokens(headers: Headers) -> set[bytes]:

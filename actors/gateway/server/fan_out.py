@@ -39,13 +39,29 @@ def chunk_head(size: int) -> bytes:
     return b"%x\r\n" % size
 
 
+class Chunk:
+    """A block for many streams, encoded once for all those over HTTP."""
+
+    __slots__ = ("_encoded", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._encoded = b""
+
+    @property
+    def encoded(self) -> bytes:
+        if not self._encoded:
+            self._encoded = encode_chunk(self.data)
+        return self._encoded
+
+
 @attrs.define(eq=False)
 class Stream:
     """A stream that waits in a fan-out."""
 
     position: int
-    write: Callable[[bytes, int], bool]
-    """Sends an encoded block and its size; returns whether the client reads fast enough."""
+    write: Callable[[Chunk], bool]
+    """Sends a block; returns whether the client reads fast enough."""
     left: anyio.Event = attrs.field(factory=anyio.Event)
 
 
@@ -72,23 +88,23 @@ class FanOut:
 
     async def _send(self, block: bytes) -> None:
         start, self.position = self.position, self.position + len(block)
-        # Once: all streams send the same bytes, but for one that joined in the middle of the block.
-        encoded = encode_chunk(block)
+        # All streams send the same bytes, but for one that joined in the middle of the block.
+        chunk = Chunk(block)
         for streams in in_slices(list(self._streams), _SLICE):
             for stream in streams:
                 # It may have left while others were written to.
                 if stream in self._streams:
-                    self._send_to(stream, start, block, encoded)
+                    self._send_to(stream, start, chunk)
             await anyio.lowlevel.checkpoint()
         # The more streams, the more appends are gathered for the next round of writes.
         if len(self._streams) > _SLICE:
             await anyio.sleep(_PAUSE * len(self._streams))
 
-    def _send_to(self, stream: Stream, start: int, block: bytes, encoded: bytes) -> None:
+    def _send_to(self, stream: Stream, start: int, chunk: Chunk) -> None:
         sent = max(0, stream.position - start)
-        if sent < len(block):
+        if sent < len(chunk.data):
             stream.position = self.position
-            if not stream.write(encode_chunk(block[sent:]) if sent else encoded, len(block) - sent):
+            if not stream.write(Chunk(chunk.data[sent:]) if sent else chunk):
                 self._release(stream)
 
     def _release(self, stream: Stream) -> None:

@@ -25,7 +25,7 @@ from support.scripted_server import (
     one_container,
     scripted,
 )
-from support.sync_client import connect_in_thread
+from support.sync_client import CONNECTS, KINDS
 from tierlog import InvalidArgument, OutcomeUnknown, Unavailable
 from tierlog.actors.gateway.client import requests
 from tierlog.actors.gateway.client.addresses import ADDRESSES_MAX, check_addresses
@@ -395,9 +395,9 @@ def test_requests_to_an_address_that_was_given_up_are_pointless() -> None:
 Connect = Callable[..., AbstractAsyncContextManager[Any]]
 
 
-@pytest.fixture(params=["async", "sync"])
+@pytest.fixture(params=KINDS)
 def connect(request: pytest.FixtureRequest) -> Connect:
-    return tierlog.connect if request.param == "async" else connect_in_thread
+    return CONNECTS[request.param]
 
 
 @pytest.fixture

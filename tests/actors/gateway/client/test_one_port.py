@@ -11,7 +11,7 @@ import anyio.from_thread
 import pytest
 
 import tierlog
-from support.sync_client import connect_in_thread
+from support.sync_client import CONNECTS, KINDS
 from support.two_hosts import Host, name_in, two_hosts
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +20,9 @@ Connect = Callable[..., AbstractAsyncContextManager[Any]]
 HERE, THERE = name_in(0), name_in(1)
 
 
-@pytest.fixture(params=["async", "sync"])
+@pytest.fixture(params=KINDS)
 def connect(request: pytest.FixtureRequest) -> Connect:
-    return tierlog.connect if request.param == "async" else connect_in_thread
+    return CONNECTS[request.param]
 
 
 @pytest.fixture

@@ -19,13 +19,17 @@ import pytest
 import tierlog
 from support.scripted_server import Act, Answer, Fault, Received, scripted
 from support.service import service
-from support.sync_client import connect_in_thread
+from support.sync_client import CONNECTS, KINDS
 from tierlog.actors.gateway.client import transport
 from tierlog.actors.gateway.client.requests import PollResult, TailCursor
 
 pytestmark = pytest.mark.anyio
-CLIENTS = pytest.mark.parametrize("connect", [tierlog.connect, connect_in_thread], ids=["async", "sync"])
 Connect = Callable[..., Any]
+
+
+@pytest.fixture(params=KINDS)
+def connect(request: pytest.FixtureRequest) -> Connect:
+    return CONNECTS[request.param]
 
 
 async def follow(client: Any, name: str, take: Callable[[bytes], object], offset: int = 0) -> None:
@@ -70,7 +74,6 @@ async def test_r10_each_request_of_a_tail_names_the_history_that_its_position_is
     assert not tail.starts_stream(200, head)
 
 
-@CLIENTS
 async def test_a_tail_takes_no_request_for_each_append(tmp_path: Path, connect: Connect) -> None:
     with service(tmp_path / "data") as url:
         async with connect(url) as client:
@@ -135,7 +138,6 @@ def stream_of(offset: int, data: bytes, cut: int | None = None) -> Answer:
         Answer(200, b"<html>"),
     ],
 )
-@CLIENTS
 async def test_a_tail_whose_stream_ends_goes_on_where_it_was(connect: Connect, broken: Act) -> None:
     whole = b"abcdef"
 
@@ -159,7 +161,6 @@ async def test_a_tail_whose_stream_ends_goes_on_where_it_was(connect: Connect, b
     assert streams[0] == 0
 
 
-@CLIENTS
 async def test_an_error_of_a_tail_is_raised(tmp_path: Path, connect: Connect) -> None:
     with service(tmp_path / "data") as url:
         async with connect(url) as client:
@@ -179,7 +180,6 @@ async def test_an_error_of_a_tail_is_raised(tmp_path: Path, connect: Connect) ->
 
 
 @pytest.mark.extended
-@CLIENTS
 async def test_appends_beside_300_tails_take_less_than_twice_as_long(
     tmp_path: Path, connect: Connect
 ) -> None:

@@ -15,7 +15,7 @@ import tierlog
 from support.scripted_server import Act, Answer, Fault, Received, json_answer, problem, script_of, scripted
 from support.service import service
 from support.short_deadlines import error_of, hurried_client
-from support.sync_client import connect_in_thread
+from support.sync_client import CONNECTS, KINDS
 from tierlog import (
     BadOffset,
     CommitResult,
@@ -36,9 +36,9 @@ Connect = Callable[..., AbstractAsyncContextManager[Any]]
 Verb = Callable[[Any], Awaitable[object]]
 
 
-@pytest.fixture(params=["async", "sync"])
+@pytest.fixture(params=KINDS)
 def connect(request: pytest.FixtureRequest) -> Connect:
-    return tierlog.connect if request.param == "async" else connect_in_thread
+    return CONNECTS[request.param]
 
 
 def info(

@@ -33,7 +33,7 @@ from support.http_server import (
 )
 from support.patience import scaled, succeeds
 from tierlog import open_store
-from tierlog.actors.gateway.server import connection, connections, context
+from tierlog.actors.gateway.server import connection, connections, context, write_side
 from tierlog.actors.gateway.server.app import context_of, make_app
 from tierlog.actors.gateway.server.context import WINDOWS_MAX, ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
@@ -417,8 +417,8 @@ def test_h12_the_limit_of_open_files_is_raised_as_far_as_it_may(
 async def test_h10_a_client_that_does_not_read_its_answer_loses_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "WRITE_DELAY", 0.2)
-    monkeypatch.setattr(connection, "WRITE_RATE", 1 << 30)
+    monkeypatch.setattr(write_side, "WRITE_DELAY", 0.2)
+    monkeypatch.setattr(write_side, "WRITE_RATE", 1 << 30)
     lost = anyio.Event()
 
     class Watched(connection.HttpConnection):
@@ -439,7 +439,7 @@ async def test_h10_a_client_that_does_not_read_its_answer_loses_the_connection(
 async def test_h10_a_client_that_reads_gets_all_of_a_large_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "WRITE_DELAY", 5.0)
+    monkeypatch.setattr(write_side, "WRITE_DELAY", 5.0)
     async with service(tmp_path) as served:
         await served.store.create_segment("a")
         for _ in range(16):
@@ -467,7 +467,7 @@ class Transport:
 async def test_h10_a_connection_that_was_closed_does_not_wait_for_ever_for_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "WRITE_DELAY", 0.01)
+    monkeypatch.setattr(write_side, "WRITE_DELAY", 0.01)
     closed = connection.HttpConnection(connections.Connections(None, lambda: 1, lambda: False))  # type: ignore[arg-type]
     closed.transport = Transport(1)
     closed.close()

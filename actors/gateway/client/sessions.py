@@ -1,0 +1,231 @@
+"""The sessions of an asynchronous client, one for each server (rule N1), and plain HTTP where there is none:
+with an older server, or behind a proxy that refuses the upgrade (rule N7).
+
+A session belongs to the client and not to the call that opened it. A call that is cancelled sends a cancel
+frame, and the others go on."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.abc
+import httpx
+
+from ....storage_backends.base.errors import TierlogError
+from ...kernel.event_source import EventSource
+from ...kernel.lost_sockets import lost_sockets
+from ..wire import paths
+from ..wire.session import PROTOCOL
+from .requests import Request
+from .session import ClientSession, SessionCall
+
+READ_BYTES = 256 << 10
+CONNECT_SECONDS = 3.0
+"""Seconds to establish a connection; nothing is sent before."""
+UPGRADE_SECONDS = 2.0
+"""Seconds that a server may take to answer the request for a session."""
+REFUSED_SECONDS = 30.0
+"""Seconds after which a server that refused a session is asked again."""
+HEAD_BYTES_MAX = 64 << 10
+_LOST = (OSError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+Dial = Callable[[str], Awaitable[anyio.abc.ByteStream]]
+"""Connects to a server's URL; raises ``OSError``."""
+
+
+def upgrade_request(url: str) -> bytes:
+    host = httpx.URL(url).netloc.decode("ascii")
+    return (
+        f"GET {paths.SESSION} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n"
+    ).encode()
+
+
+def is_session(head: bytes) -> bool:
+    """Whether the head of the answer begins a session."""
+    lines = head.lower().split(b"\r\n")
+    return lines[0].startswith(b"http/1.1 101") and b"upgrade: " + PROTOCOL.encode() in lines
+
+
+def dial_with(verify: ssl.SSLContext) -> Dial:
+    async def dial(url: str) -> anyio.abc.ByteStream:
+        parts = httpx.URL(url)
+        with lost_sockets():
+            if parts.scheme != "https":
+                return await anyio.connect_tcp(parts.host, parts.port or 80)
+            return await anyio.connect_tcp(
+                parts.host, parts.port or 443, tls=True, ssl_context=verify, tls_standard_compatible=False
+            )
+
+    return dial
+
+
+class AsyncSession:
+    """One open session."""
+
+    def __init__(self, stream: anyio.abc.ByteStream, events: EventSource) -> None:
+        self._stream = stream
+        self._events = events
+        self._due = events.new()
+        self._scope = anyio.CancelScope()
+        self.core = ClientSession(self._wake_writer)
+
+    async def run(self, begun: bytes) -> None:
+        """Carry frames until the connection ends. ``begun``: what came behind the server's answer."""
+        reason = "the connection broke"
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._scope = tasks.cancel_scope
+                tasks.start_soon(self._write)
+                try:
+                    self.core.receive(begun)
+                    while self.core.is_open or not self.core.is_idle:
+                        self.core.receive(await self._stream.receive(READ_BYTES))
+                except TierlogError as error:
+                    reason = f"the server's frames are malformed: {error}"
+                except _LOST as error:
+                    reason = f"the connection broke: {str(error) or type(error).__name__}"
+                tasks.cancel_scope.cancel()
+        finally:
+            self.core.fail(reason)
+            await anyio.aclose_forcefully(self._stream)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while self.core.has_output:
+                    if output := self.core.take_output():
+                        await self._stream.send(output)
+                self._due = self._events.new()
+                await self._due.wait()
+        except _LOST:
+            # The reader says what happened; what the server still sends counts.
+            self.core.retire()
+
+    def _wake_writer(self) -> None:
+        self._due.set()
+
+    # --- calls -------------------------------------------------------------------------------------
+
+    def begin(self, request: Request, *, is_stream: bool = False) -> SessionCall:
+        return self.core.begin(request, _nobody, is_stream=is_stream)
+
+    async def wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
+        """Return when ``is_there()``, or when the call has ended."""
+        while not (call.is_ended or is_there()):
+            event = self._events.new()
+            call.wake = event.set
+            await event.wait()
+
+    def end(self, call: SessionCall) -> None:
+        self.core.cancel(call)
+        self._end_unused()
+
+    def retire(self) -> None:
+        """Take no more calls: the server seems to be gone, or stands still. Those in flight go on."""
+        self.core.retire()
+        self._end_unused()
+
+    def _end_unused(self) -> None:
+        if not self.core.is_open and self.core.is_idle:
+            self._scope.cancel()
+
+
+def _nobody() -> None:
+    """Nobody waits yet."""
+
+
+class _Place:
+    """What is known of one server."""
+
+    def __init__(self) -> None:
+        self.session: AsyncSession | None = None
+        self.opening: anyio.Event | None = None
+        self.is_late = False
+        """The last attempt to connect took too long."""
+        self.refused_until = 0.0
+
+
+class Sessions:
+    """``tasks`` runs the sessions, and cancels them when the client ends."""
+
+    def __init__(self, dial: Dial, tasks: anyio.abc.TaskGroup, events: EventSource) -> None:
+        self._dial = dial
+        self._tasks = tasks
+        self._events = events
+        self._places: dict[str, _Place] = {}
+
+    def open_at(self, url: str) -> AsyncSession | None:
+        """The session with this server, if there is one."""
+        place = self._places.get(url)
+        session = None if place is None else place.session
+        return session if session is not None and session.core.is_open else None
+
+    async def find(self, url: str) -> AsyncSession | None:
+        """A session with this server; None if it has none to give, or does not answer: plain HTTP then shows
+        why. Raises ``TimeoutError`` if there is no connection in time."""
+        while True:
+            if (session := self.open_at(url)) is not None:
+                return session
+
+            place = self._places.setdefault(url, _Place())
+            if place.refused_until > anyio.current_time():
+                return None
+
+            if place.opening is None:
+                place.opening = anyio.Event()
+                self._tasks.start_soon(self._open, url, place)
+            opening = place.opening
+            await opening.wait()
+            if place.is_late:
+                raise TimeoutError
+            if self.open_at(url) is None:
+                return None
+
+    async def _open(self, url: str, place: _Place) -> None:
+        """Open one and run it to its end. In a task of the client: a call that is cancelled must not take the
+        session of the others with it."""
+        opening = place.opening
+        assert opening is not None
+        session: AsyncSession | None = None
+        begun = b""
+        place.is_late = False
+        try:
+            with anyio.move_on_after(CONNECT_SECONDS) as scope:
+                stream = await self._dial(url)
+            if scope.cancelled_caught:
+                place.is_late = True
+                return
+
+            try:
+                found = await self._upgrade(url, stream)
+            except BaseException:
+                await anyio.aclose_forcefully(stream)
+                raise
+            if found is None:
+                place.refused_until = anyio.current_time() + REFUSED_SECONDS
+                await anyio.aclose_forcefully(stream)
+            else:
+                begun = found
+                session = place.session = AsyncSession(stream, self._events)
+        except _LOST:
+            pass  # the request over plain HTTP meets it again, and says so
+        finally:
+            place.opening = None
+            opening.set()
+        if session is not None:
+            await session.run(begun)
+
+    @staticmethod
+    async def _upgrade(url: str, stream: anyio.abc.ByteStream) -> bytes | None:
+        """What came behind the answer that begins the session; None if it is refused."""
+        head = b""
+        with anyio.move_on_after(UPGRADE_SECONDS):
+            await stream.send(upgrade_request(url))
+            while b"\r\n\r\n" not in head:
+                if len(head) > HEAD_BYTES_MAX:
+                    return None
+                head += await stream.receive()
+            head, _, begun = head.partition(b"\r\n\r\n")
+            return begun if is_session(head) else None
+        return None

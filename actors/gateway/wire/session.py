@@ -1,0 +1,267 @@
+"""Sessions: one connection that carries many calls at once (rules N1 to N3), as frames. No I/O.
+
+::
+
+    frame   = payload size: u32 | sequence number: u32 | call: u32 | kind: u8 | flags: u8 | payload
+    REQUEST = body size: u32 | window: u32 | head size: u32 | head | the body's begin
+    ANSWER  = status: u16 | head size: u32 | head | the body's begin
+    BODY    = what follows of a body
+    WINDOW  = bytes: u32
+    CANCEL  = nothing
+    BROKEN  = UTF-8
+    END     = the last call that was taken: u32 | UTF-8
+
+Numbers are big-endian. The head of a request is the same as in HTTP: method, target, and names and values of
+headers in turn, with a NUL between them; that of an answer has headers only. Names are in lower case. The
+frame has the body's size and the session ``Host``: a head has no header that concerns a connection.
+
+Frames of one direction are numbered from 0 on, so a frame that is lost, doubled or out of order is noticed.
+Any bytes give frames or ``InvalidArgument``; a frame that is too long is refused when its head is read."""
+
+from __future__ import annotations
+
+import enum
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ....storage_backends.base.checksum import Buffer
+from ....storage_backends.base.errors import InvalidArgument, TooLarge
+
+PROTOCOL = "tierlog-session"
+"""The name in ``Upgrade``."""
+PIECE_BYTES = 256 << 10
+"""The most bytes of a body in one frame: what waits behind them waits no longer."""
+HEAD_BYTES_MAX = 64 << 10
+PAYLOAD_BYTES_MAX = PIECE_BYTES + HEAD_BYTES_MAX + 64
+BODY_WINDOW = 1 << 20
+"""Bytes of a request's body that may be on their way before the handler takes them (rule N3)."""
+WINDOW_MAX = 16 << 20
+CALL_MAX = (1 << 32) - 1
+LAST = 1
+"""The flag of the frame that ends its body."""
+
+_FRAME = struct.Struct(">IIIBB")
+_REQUEST = struct.Struct(">III")
+_ANSWER = struct.Struct(">HI")
+_NUMBER = struct.Struct(">I")
+FRAME_HEAD_BYTES = _FRAME.size
+_HEADS_MAX = 1024
+_METHOD = re.compile(rb"[A-Z]{1,16}")
+_TARGET = re.compile(rb"/[\x21-\x7e]*")
+_NAME = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_OF_A_CONNECTION = frozenset(
+    {
+        b"connection",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+RawHeaders = tuple[tuple[bytes, bytes], ...]
+
+
+class Kind(enum.IntEnum):
+    REQUEST = 1
+    ANSWER = 2
+    BODY = 3
+    WINDOW = 4
+    CANCEL = 5
+    BROKEN = 6
+    """The answer has begun and will never be complete."""
+    END = 7
+    """The server takes no calls behind the one that it names."""
+
+
+_KINDS = frozenset(Kind)
+
+
+class Frame(NamedTuple):
+    call: int
+    kind: int
+    is_last: bool
+    payload: bytes
+
+
+class RequestHead(NamedTuple):
+    method: str
+    target: bytes
+    headers: RawHeaders
+
+
+class RequestFrame(NamedTuple):
+    head: RequestHead
+    size: int
+    """Bytes of the whole body."""
+    window: int
+    """Bytes of the answer's body that the client takes."""
+    body: bytes
+
+
+class AnswerFrame(NamedTuple):
+    status: int
+    headers: RawHeaders
+    body: bytes
+
+
+class FrameEncoder:
+    """The frames of one direction."""
+
+    __slots__ = ("_sequence",)
+
+    def __init__(self) -> None:
+        self._sequence = 0
+
+    def frame(self, call: int, kind: Kind, parts: Iterable[Buffer] = (), *, last: bool = False) -> bytes:
+        sequence, self._sequence = self._sequence, (self._sequence + 1) & 0xFFFFFFFF
+        parts = tuple(parts)
+        size = sum(map(len, parts))
+        return b"".join((_FRAME.pack(size, sequence, call, kind, LAST if last else 0), *parts))
+
+
+class FrameDecoder:
+    """Frames out of bytes as they come. Holds the begin of one frame and nothing else."""
+
+    __slots__ = ("_begun", "_sequence")
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+        self._sequence = 0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return bool(self._begun)
+
+    def feed(self, data: Buffer) -> Iterator[Frame]:
+        """The frames that are complete now. ``data`` may be used again once all are taken."""
+        if self._begun:
+            self._begun += data
+            data, self._begun = self._begun, bytearray()
+        position, end = 0, len(data)
+        with memoryview(data) as view:
+            while end - position >= FRAME_HEAD_BYTES:
+                size, sequence, call, kind, flags = _FRAME.unpack_from(view, position)
+                # N1: before the payload arrives, which would be kept in memory.
+                if size > PAYLOAD_BYTES_MAX:
+                    raise TooLarge(f"a frame has at most {PAYLOAD_BYTES_MAX} bytes, not {size}")
+                if sequence != self._sequence:
+                    raise InvalidArgument(
+                        f"frame {sequence} came where {self._sequence} was due: frames were lost or doubled"
+                    )
+                if kind not in _KINDS or flags & ~LAST:
+                    raise InvalidArgument(f"there is no frame of kind {kind} with the flags {flags}")
+                begin = position + FRAME_HEAD_BYTES
+                if end - begin < size:
+                    break
+
+                position = begin + size
+                self._sequence = (sequence + 1) & 0xFFFFFFFF
+                yield Frame(call, kind, flags == LAST, bytes(view[begin:position]))
+            if position < end:
+                self._begun = bytearray(view[position:])
+
+
+def joined_head(texts: Iterable[str]) -> bytes:
+    """Raises ``InvalidArgument`` for a text that would be several ones."""
+    texts = list(texts)
+    head = "\0".join(texts).encode("latin-1")
+    if head.count(b"\0") != len(texts) - 1 or b"\n" in head or b"\r" in head:
+        raise InvalidArgument("a header has no control characters")
+    return head
+
+
+def request_parts(head: bytes, size: int, window: int, begin: Buffer) -> tuple[Buffer, ...]:
+    return (_REQUEST.pack(size, window, len(head)), head, begin)
+
+
+def answer_parts(status: int, headers: Iterable[tuple[bytes, bytes]], begin: Buffer) -> tuple[Buffer, ...]:
+    head = b"\0".join(part for pair in headers for part in pair)
+    return (_ANSWER.pack(status, len(head)), head, begin)
+
+
+def number_parts(number: int, text: str = "") -> tuple[Buffer, ...]:
+    return (_NUMBER.pack(number), text.encode())
+
+
+class HeadCache:
+    """Decoded heads of requests: most calls of a client have the same few."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, RequestHead] = {}
+
+    def decode(self, head: bytes) -> RequestHead:
+        found = self._known.get(head)
+        if found is None:
+            if len(self._known) >= _HEADS_MAX:
+                self._known.clear()
+            found = self._known[head] = _request_head(head)
+        return found
+
+
+def _request_head(head: bytes) -> RequestHead:
+    method, _, rest = head.partition(b"\0")
+    target, _, named = rest.partition(b"\0")
+    if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
+        raise InvalidArgument("the head of a request begins with its method and its target")
+    headers = _headers(named)
+    for name, value in headers:
+        if name in _OF_A_CONNECTION or not _NAME.fullmatch(name) or _CONTROL.search(value):
+            raise InvalidArgument(f"the header {name[:50]!r} is malformed, or concerns a connection")
+    return RequestHead(method.decode(), target, headers)
+
+
+def _headers(head: bytes) -> RawHeaders:
+    if not head:
+        return ()
+    parts = head.split(b"\0")
+    if len(parts) % 2:
+        raise InvalidArgument("a header has a name and a value")
+    return tuple(zip(parts[::2], parts[1::2], strict=True))
+
+
+def decode_request(payload: bytes, heads: HeadCache) -> RequestFrame:
+    size, window, head_size = _unpack(_REQUEST, payload)
+    begin = _REQUEST.size + head_size
+    if head_size > HEAD_BYTES_MAX or begin > len(payload) or not 0 < window <= WINDOW_MAX:
+        raise InvalidArgument("the head of a request is malformed")
+    body = payload[begin:]
+    if len(body) > size:
+        raise InvalidArgument(f"{len(body)} bytes of a body of {size}")
+    return RequestFrame(heads.decode(payload[_REQUEST.size : begin]), size, window, body)
+
+
+def decode_answer(payload: bytes) -> AnswerFrame:
+    status, head_size = _unpack(_ANSWER, payload)
+    begin = _ANSWER.size + head_size
+    if begin > len(payload) or not 200 <= status < 600:
+        raise InvalidArgument("the head of an answer is malformed")
+    return AnswerFrame(status, _headers(payload[_ANSWER.size : begin]), payload[begin:])
+
+
+def decode_number(payload: bytes) -> int:
+    (number,) = _unpack(_NUMBER, payload)
+    return int(number)
+
+
+def decode_text(payload: bytes) -> str:
+    return payload.decode("utf-8", "replace")
+
+
+def decode_end(payload: bytes) -> tuple[int, str]:
+    return decode_number(payload), decode_text(payload[_NUMBER.size :])
+
+
+def _unpack(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    if len(payload) < form.size:
+        raise InvalidArgument("a frame is shorter than its kind")
+    return form.unpack_from(payload)
