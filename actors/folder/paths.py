@@ -228,25 +228,40 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
     if (yield from read_identity(folder.wal)) is not None:
         return
 
-    parent = folder.path
-    while (parent := os.path.dirname(parent)) != os.path.dirname(parent):
-        with suppress(OSError):  # a folder that cannot be read is no store of this process
-            yield Close((yield Open(identity_file(StoreFolder(parent).wal))))
-            raise InvalidArgument(
-                f"{folder.path} is inside the store {parent}: name that one, or a folder outside of it"
-            )
+    yield from refuse_inside_folders(folder.path)
     for inner in (folder.wal, folder.chunks):
         with suppress(OSError):
             for each in (yield ListFolder(inner)):
                 other = f"{inner}/{each.name}"
-                with suppress(OSError):
-                    yield Close((yield Open(identity_file(StoreFolder(other).wal))))
+                if (yield from _kind_of(other)):
                     raise InvalidArgument(
                         f"{folder.path} is around another store, {other}: name that one, or another folder"
                     )
     if _other_file(entries):
         yield from _refuse_lost_logs(folder)
         yield from refuse_other_files(folder)
+
+
+def refuse_inside_folders(path: str) -> Program[None]:
+    """Raises ``InvalidArgument`` if a store, or the chunks of one, are in a folder above ``path``."""
+    parent = path
+    while (parent := os.path.dirname(parent)) != os.path.dirname(parent):
+        if kind := (yield from _kind_of(parent)):
+            raise InvalidArgument(
+                f"{path} is inside the {kind} {parent}: name that one, or a folder outside of it"
+            )
+
+
+def _kind_of(folder: str) -> Program[str]:
+    """What the folder is; empty if it is no store's."""
+    for kind, mark in (
+        ("store", identity_file(StoreFolder(folder).wal)),
+        ("long-term storage", f"{folder}/{IDENTIFICATION}"),
+    ):
+        with suppress(OSError):  # a folder that cannot be read is no store of this process
+            yield Close((yield Open(mark)))
+            return kind
+    return ""
 
 
 def refuse_other_files(folder: StoreFolder) -> Program[None]:

@@ -258,6 +258,7 @@ class _Move:
         identity = self._identity
         async with self._new.writer(create=True) as chunks:
             if await read_store_record(chunks, MIGRATION_RECORD) is None:
+                await self._new.refuse_nested()
                 async with aclosing(chunks.list("")) as infos:
                     async for info in infos:
                         raise InvalidArgument(

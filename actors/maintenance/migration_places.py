@@ -23,6 +23,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
+from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ...storage_backends.chunks.s3_location import parse_location
 from ..folder.chunk_location import (
     ChunkLocation,
@@ -56,7 +57,7 @@ from ..folder.restore_folder import (
 )
 from ..settings.configuration import S3Config, StoreConfig
 from ..settings.layout_mode import LayoutMode
-from ..store.bucket import LOGS_AND_RECORDS
+from ..store.nesting import refuse_nested_chunks
 from ..store.opening import StoreOpener, log_options
 from ..store.shared import SharedOpener, SharedPlace
 from ..store.shared import make_place as make_shared_place
@@ -78,6 +79,16 @@ class ChunkPlace:
     @property
     def shown(self) -> str:
         return self.location.shown(self.folder)
+
+    def own(self) -> list[str]:
+        """The parts that a store has there, but for imported files, which keep their names."""
+        names = ("containers/", "_system/", *([] if self.location.is_bucket else [IDENTIFICATION]))
+        return [f"{self.shown}/{name}" for name in names]
+
+    async def refuse_nested(self) -> None:
+        """Raises ``InvalidArgument`` if they would be inside another store, or around one."""
+        if self.location.chunks:
+            await refuse_nested_chunks(self.location, self._files, self._world)
 
     def reader(self) -> AbstractAsyncContextManager[ChunkStorage]:
         return opened_chunks(make_chunk_reader(self.location, self._files, self.folder, self._world))
@@ -133,7 +144,8 @@ class MigrationPlace(ABC):
 
     @abstractmethod
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
-        """What may be deleted when the store has been moved away, whose chunks are in ``chunks``."""
+        """What may be deleted when the store has been moved away, whose chunks are in ``chunks``: only what
+        is its own, because other stores may be beside it."""
 
     @abstractmethod
     def opened(self, *, migrates: bool) -> AbstractAsyncContextManager[SegmentStore]:
@@ -179,7 +191,7 @@ class FolderPlace(MigrationPlace):
         return [_slashed(os.path.realpath(self._folder.path))]
 
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
-        others = [] if keeps_chunks or not chunks.location.chunks else [f"{chunks.shown}/"]
+        others = [] if keeps_chunks or not chunks.location.chunks else chunks.own()
         return [f"{self._folder.path}/", *others]
 
     @asynccontextmanager
@@ -298,10 +310,8 @@ class SharedMigrationPlace(MigrationPlace):
         return [f"{self.shown}/"]
 
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
-        root = f"{self.shown}/"
-        if not chunks.shown.startswith(root):
-            return [root, *([] if keeps_chunks else [f"{chunks.shown}/"])]
-        return [f"{root}{name}" for name in (LOGS_AND_RECORDS if keeps_chunks else ("",))]
+        records = [f"{self.shown}/{name}" for name in self._place.records]
+        return records if keeps_chunks else [*records, *chunks.own()]
 
     @asynccontextmanager
     async def opened(self, *, migrates: bool) -> AsyncIterator[SegmentStore]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from hashlib import blake2b
@@ -64,6 +64,8 @@ class SharedPlace(ABC):
     """The service that keeps a store's logs and records, and where its chunks are. Made without asking
     anybody."""
 
+    records: Sequence[str]
+    """What a store has directly below the place, besides its chunks."""
     coordination: Coordination
     """Once it is open."""
     counts: S3RequestCounts | None

@@ -13,6 +13,7 @@ file is a path or an object's URL.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import anyio
@@ -51,9 +52,10 @@ class Lease(ABC):
         """Whether nobody else can have taken it yet. Asks nobody (rule D4)."""
 
     @abstractmethod
-    async def renew(self) -> None:
+    async def renew(self, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
         """Keep it for its whole duration from now on. Raises ``NotOwner`` if it was released, or if another
-        has or had it."""
+        has or had it. ``confirm``: called if the lease's record was removed, before it is put again; raises
+        if the store was removed with it. Without it, that is ``NotOwner`` too (rule D4)."""
 
     @abstractmethod
     async def release(self) -> None:

@@ -8,6 +8,7 @@ holders' leases, and of its own.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import anyio
@@ -196,12 +197,12 @@ class _ObjectLease(Lease):
             self._record.duration_ms / 1000
         )
 
-    async def renew(self) -> None:
+    async def renew(self, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
         async with self._turn:
             if self._ended:
                 raise NotOwner(f"the lease {self._coordination.place(self._name)} was released")
             begun = self._coordination.now()
-            await self._replace(held=True)
+            await self._replace(held=True, confirm=confirm)
             self._begun = begun
 
     async def release(self) -> None:
@@ -214,11 +215,11 @@ class _ObjectLease(Lease):
             except NotOwner:
                 return  # It has ended already.
 
-    async def _replace(self, *, held: bool) -> None:
-        coordination, record = self._coordination, self._record
+    async def _replace(self, *, held: bool, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
+        coordination, record, expected = self._coordination, self._record, self._version
         while True:
             data = encode_lease(attrs.evolve(record, held=held, put_id=coordination.new_id()))
-            version = await coordination.compare_and_set(self._name, data, self._version)
+            version = await coordination.compare_and_set(self._name, data, expected)
             if version is not None:
                 self._version = version
                 return
@@ -229,10 +230,15 @@ class _ObjectLease(Lease):
             except (DataCorruption, StoreMismatch):
                 self._ended = True
                 raise
+            if found is None and confirm is not None:
+                # D4: who takes it meanwhile creates the record, and this put is refused.
+                await confirm()
+                expected = ""
+                continue
             if found is None or now is None or now.lease_id != record.lease_id or not now.held:
                 self._ended = True
                 raise NotOwner(
                     f"the lease {coordination.place(self._name)} is not this process's any more"
                     + (f": {now.holder} has it" if now is not None and now.held else "")
                 )
-            self._version = found.version
+            self._version = expected = found.version

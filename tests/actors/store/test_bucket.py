@@ -88,6 +88,23 @@ async def test_a_store_is_not_made_inside_long_term_storage(here: BucketMachine)
             pass
 
 
+async def test_a_store_is_not_made_around_another_one(here: BucketMachine, server: S3Server) -> None:
+    inner = f"{PLACE}/containers/0000"
+    async with here.open(inner):
+        pass
+    before = set(server.objects())
+    message = f"{PLACE}/ is around another store, {inner}/: name that one"
+    with pytest.raises(InvalidArgument, match=message):
+        async with here.open():
+            pass
+    # Nor are the chunks of one whose logs are elsewhere.
+    with pytest.raises(InvalidArgument, match=message):
+        async with open_store(here.disk.with_name("data"), config=here.settings(chunks=PLACE)):
+            pass
+    assert set(server.objects()) == before
+    assert not here.disk.with_name("data").exists()
+
+
 async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
     here: BucketMachine, elsewhere: BucketMachine, server: S3Server
 ) -> None:

@@ -72,6 +72,42 @@ async def test_l1_slots_without_a_register_are_refused(bucket: Bucket, objects: 
     assert "wal/register" not in bucket.objects
 
 
+@pytest.mark.parametrize("reopens", [False, True])
+async def test_l1_an_older_register_put_back_costs_no_epoch_twice(bucket: Bucket, reopens: bool) -> None:
+    """An opening goes above the newest epoch of the log, whatever the register says."""
+    for epoch in range(1, 5):
+        log = log_on(MemoryObjects(bucket))
+        assert (await log.open()).epoch == epoch
+        await log.append([b"%d" % epoch])
+        if epoch == 1:
+            older = bucket.objects["wal/register"]
+    bucket.objects["wal/register"] = older
+
+    assert (await log_on(MemoryObjects(bucket)).inspect()).history_epoch == 4
+    after = [1] if reopens else None  # as the owner of then, which begins again
+    opened = await log_on(MemoryObjects(bucket)).open(after=after)
+    assert (opened.epoch, opened.history_epoch) == (5, 4)
+    later = log_on(MemoryObjects(bucket))
+    assert (await later.open()).epoch == 6
+    assert await numbers(later) == [1, 2, 3, 4]
+
+
+async def test_l1_a_register_from_before_a_truncation_is_named(bucket: Bucket) -> None:
+    log = log_on(MemoryObjects(bucket))
+    await log.open()
+    older = bucket.objects["wal/register"]
+    for index in range(1, 4):
+        await log.append([b"x"], truncate_before=index)
+    await log.truncate()
+    newest, bucket.objects["wal/register"] = bucket.objects["wal/register"], older
+
+    for _ in range(3):
+        with pytest.raises(DataCorruption, match="memory:wal/register is an older one: put its newest"):
+            await log_on(MemoryObjects(bucket)).open()
+    bucket.objects["wal/register"] = newest
+    assert (await log_on(MemoryObjects(bucket)).open()).epoch == 2
+
+
 async def test_l2_an_append_is_one_put(objects: FaultyObjects) -> None:
     log = log_on(objects)
     await log.open()
