@@ -178,13 +178,19 @@ async def test_b10_without_zookeeper_reads_and_duplicates_are_refused_and_append
 
 @pytest.mark.one_loop
 async def test_b10_a_store_ends_in_order_without_zookeeper(
-    here: LedgerMachine, site: LedgerSite, monkeypatch: pytest.MonkeyPatch
+    here: LedgerMachine,
+    site: LedgerSite,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     options = partial(BookKeeperLogOptions, patience=0.05, first_delay=0.01, longest_delay=0.01)
     monkeypatch.setattr(ledgers, "BookKeeperLogOptions", options)
     async with here.open() as store:
         await make(store, NAME, b"one")
         site.services[0].has_records = False
+    assert "container_lifecycle" in caplog.text
+    assert "Unavailable" not in caplog.text and "Unconfirmed" not in caplog.text
     async with here.open() as store:
         assert await store.read(NAME, 0, 3) == b"one"
 
