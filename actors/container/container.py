@@ -78,6 +78,7 @@ from .operations.writers import LastEventRequest
 from .options import ContainerOptions
 from .owner import Identity
 from .ownership import StorageOwnership
+from .pending_group import Unconfirmed
 from .pins import Pins
 from .pipeline import Pipeline
 from .publish import Publisher
@@ -278,9 +279,13 @@ class Container:
             raise
 
     async def _confirm_owner(self) -> None:
-        """As ``_check_owner``, for what another owner had done when this was called (W12)."""
+        """As ``_check_owner``, for what another owner had done when this was called (W12). Without an answer
+        the ownership goes on, and the caller gets ``Unavailable`` (L10, B10)."""
         try:
             await self.log.confirm_owner()
+        except Unavailable:
+            self._check_owner()  # the log may have ended
+            raise
         except TierlogError:
             self._end_ownership()
             raise
@@ -332,7 +337,7 @@ class Container:
 
             # Finish what was accepted before the stop; then the mailbox refuses, and the pipeline ends.
             await protect(self._checkpoint_before_close)(components.checkpointer)
-            await self.wait_durable()
+            await self.wait_published()
             self._fail_requests(self.mailbox.close(ClosedError("the store is closed")))
 
     async def _unload_idle(self, publisher: Publisher) -> None:
@@ -350,7 +355,7 @@ class Container:
             return
 
         # One that ended with its task may have begun all the same.
-        await self.wait_durable()
+        await self.wait_published()
         self.state.end_snapshot()
         with anyio.move_on_after(self.options.close_timeout):
             if await checkpointer.has_room():
@@ -491,7 +496,12 @@ class Container:
 
     async def ask_internal(self, request: Request, size: int) -> Any:
         """``ask`` in the internal lane, which has room of its own: what frees space and memory must not wait
-        behind the appends that need them (rule C6)."""
+        behind the appends that need them (rule C6). Asks again while the ownership cannot be confirmed."""
+        while True:
+            with suppress(Unconfirmed):
+                return await self._ask_internal(request, size)
+
+    async def _ask_internal(self, request: Request, size: int) -> Any:
         request.reply = reply = self._make_answer()
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await reply.wait()
@@ -547,8 +557,14 @@ class Container:
         return await self.ask_internal(LogRequest(op), 64)
 
     async def wait_durable(self) -> None:
-        """Return once everything that has a sequence number is durable."""
-        await self.ask_internal(WaitDurableRequest(), 0)
+        """Return once everything that has a sequence number is durable, and the ownership is confirmed: for
+        an answer. Raises ``Unavailable`` if it cannot be confirmed."""
+        await self._ask_internal(WaitDurableRequest(), 0)
+
+    async def wait_published(self) -> None:
+        """``wait_durable`` for the container itself, which answers nobody with it."""
+        with suppress(Unconfirmed):
+            await self.wait_durable()
 
     # --- long-term storage -----------------------------------------------------------------------
 

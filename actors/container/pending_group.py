@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...journal.group_payload import PayloadBuilder
-from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.errors import TierlogError, Unavailable
 from ..kernel.event_source import Answer
 from ..kernel.reply import fail_all
 from ..kernel.slices import SLICE, in_slices
 from .segments import NotLoaded
+
+
+class Unconfirmed(Unavailable):
+    """What precedes the request is durable, and the log's service did not say whether the container has
+    another owner by now. Nothing was applied (rule W12)."""
 
 
 class Group(PayloadBuilder):
@@ -62,6 +67,11 @@ class Group(PayloadBuilder):
                 reply.fail(error)
             if len(errors) == SLICE:
                 yield
+
+    def refuse(self, error: TierlogError) -> None:
+        """Answer all with ``error``. For a group without operations."""
+        self.errors = [(reply, error) for reply, _ in (*self.reads, *self.errors)]
+        self.reads = []
 
     def fail(self, error: BaseException, unchanged: BaseException) -> None:
         """The group may not be durable: ``error`` for requests that change something, ``unchanged`` for those

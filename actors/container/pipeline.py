@@ -53,7 +53,7 @@ from .operations import DECIDE
 from .operations.append import AppendRequest, decide_append
 from .operations.handlers import Decision
 from .parked import Parked
-from .pending_group import Group
+from .pending_group import Group, Unconfirmed
 from .publish import Publisher
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import NotLoaded
@@ -463,8 +463,7 @@ class Pipeline:
         if group.operations:
             number = await (self._append_traced(group) if group.links else self._append(group))
         else:
-            # Nothing to log, so no write proves ownership: confirm it before answering.
-            await self._log.confirm_owner()
+            await self._confirm(group)
             number = 0
         while self._in_flight[0] is not group:  # C1: those before it are published first
             self._published = self._published or anyio.Event()
@@ -474,6 +473,19 @@ class Pipeline:
         finishing = self._finish(group, number)
         while self._advance(finishing):
             await anyio.lowlevel.checkpoint()
+
+    async def _confirm(self, group: Group) -> None:
+        """Nothing to log, so no write proves ownership: confirm it before answering (W12)."""
+        try:
+            await self._log.confirm_owner()
+        except Unavailable as error:
+            # L10, B10: appends may go on, unless the log has ended.
+            self._log.check_owner()
+            group.refuse(
+                Unconfirmed(
+                    f"whether the container has another owner is not known ({error}): repeat the call"
+                )
+            )
 
     def _advance(self, finishing: Iterator[None]) -> bool:
         """Take one step. Returns whether there may be more."""

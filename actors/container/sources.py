@@ -177,7 +177,7 @@ class ContainerFlushSource:
         return self._state.segments.get(sid)
 
     async def wait_durable(self) -> None:
-        await self._container.wait_durable()
+        await self._container.wait_published()
 
     async def log(self, op: Operation) -> object:
         return await self._container.log_operation(op)
@@ -223,7 +223,7 @@ class ContainerManifestSource:
         return await self._container.log_operation(op)
 
     async def wait_durable(self) -> None:
-        await self._container.wait_durable()
+        await self._container.wait_published()
 
 
 class ContainerCollectorSource:

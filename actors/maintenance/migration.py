@@ -340,10 +340,11 @@ class _Move:
             source = await stack.enter_async_context(self._own.writer())
             target = await stack.enter_async_context(self._new.writer()) if self._copies else source
             claims = await self._build_logs(building, ends, target)
+            await building.fix_chunks()
             for index, (ended, claim) in enumerate(zip(ends, claims, strict=True)):
                 if ended.decision is None:
                     # E4: from the first one on there is no way back.
-                    await claim_chain(source, index, self._decision(claim))
+                    await self._decide(source, index, self._decision(claim))
             if self._copies:
                 await self._put_chains(ends, claims, source, target)
                 await self._forget_backups(target)
@@ -385,9 +386,7 @@ class _Move:
                     f"another process has completed the move to {self._target.shown} meanwhile: open the "
                     f"store there"
                 )
-            claim = LogElement.of(
-                attrs.evolve(known.element, kind=Kind.OPEN) if known else self._claim(boot, opened.epoch)
-            )
+            claim = LogElement.of(attrs.evolve(known.element, kind=Kind.OPEN) if known else _claim(boot))
             await boot.go_on(log, claim, opened.epoch)
             is_complete = True
         finally:
@@ -400,19 +399,14 @@ class _Move:
             )
         return claim
 
-    def _claim(self, boot: LtsBoot, epoch: int) -> Element:
-        """The first element of the new place. It has the owner's id of the element before (rule E4)."""
-        migrated = boot.newest.element
-        return attrs.evolve(
-            migrated,
-            n=migrated.n + 1,
-            kind=Kind.OPEN,
-            epoch=epoch,
-            # Without a fingerprint: the folder is made again if the move is cut off.
-            owner=attrs.evolve(migrated.owner, folder=bytes(FINGERPRINT_BYTES)),
-            predecessor=boot.newest.position,
-            time_ms=self._world.time_ms(),
-        )
+    async def _decide(self, source: ChunkStorage, index: int, decision: LogElement) -> None:
+        try:
+            await claim_chain(source, index, decision)
+        except StoreMismatch:
+            # E5: another process that is at the same move has made the same one.
+            found = (await _read_end(source, index, self._target.shown)).decision
+            if found is None or found.position != decision.position:
+                raise
 
     def _decision(self, claim: LogElement) -> LogElement:
         """What follows in the old chain: the same element, but if the new place has a chain of its own, one
@@ -434,6 +428,21 @@ class _Move:
         record = await require_store_record(source)
         check_store_record(record, self._identity.store_id, self._identity.containers)
         await objects.put(STORE_RECORD, [record.encode()])
+
+
+def _claim(boot: LtsBoot) -> Element:
+    """The first element of the new place. It has the owner's id of the element before (rule E4), and nothing
+    of who makes it (rule E5)."""
+    migrated = boot.newest.element
+    return attrs.evolve(
+        migrated,
+        n=migrated.n + 1,
+        kind=Kind.OPEN,
+        epoch=migrated.epoch + 1,
+        # Without a fingerprint: the folder is made again if the move is cut off.
+        owner=attrs.evolve(migrated.owner, folder=bytes(FINGERPRINT_BYTES)),
+        predecessor=boot.newest.position,
+    )
 
 
 async def _remove_mark(target: ChunkStorage) -> None:

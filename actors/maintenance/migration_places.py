@@ -108,6 +108,10 @@ class Building(ABC):
         """The log of the container with that index, not open yet."""
 
     @abstractmethod
+    async def fix_chunks(self) -> None:
+        """Fix where the chunks are. Raises ``StoreMismatch`` if somebody has fixed another place."""
+
+    @abstractmethod
     async def publish(self) -> None:
         """Make it a store: from then on it can be opened. Does nothing if it is one."""
 
@@ -243,6 +247,9 @@ class _FolderBuilding(Building):
         log_id = self._identity.container_log_id(index)
         return LocalLog(self._files, path, log_id, log_options(self._config))
 
+    async def fix_chunks(self) -> None:
+        """They are where the folder says that is being made."""
+
     async def publish(self) -> None:
         lane = restore_lane(self._files, self._folder)
         await run_program(lane, refuse_logs(self._folder), self._folder.path)
@@ -349,9 +356,11 @@ class _SharedBuilding(Building):
     def log(self, index: int) -> DurableDataLog:
         return self._place.make_log(index, self._identity.container_log_id(index), bytes(16))
 
+    async def fix_chunks(self) -> None:
+        await self._place.record_chunks(self._chunks)
+
     async def publish(self) -> None:
         coordination, identity = self._place.coordination, encode(self._identity)
-        await self._place.record_chunks(self._chunks)
         await coordination.compare_and_set(IDENTITY, identity)
         # Another process may have been first, with another store.
         record = await coordination.load(IDENTITY)

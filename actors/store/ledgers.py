@@ -180,16 +180,20 @@ class LedgerPlace(SharedPlace):
 
     async def check_target(self, chunks: ChunkLocation) -> bool:
         await self._refuse_nested()
-        recorded = await self._recorded()
+        self._require_same(await self._recorded(), chunks)
+        return bool(await self._service.children(f"{self._location.path}/{_LOGS}"))
+
+    async def record_chunks(self, chunks: ChunkLocation) -> None:
+        await self.coordination.compare_and_set(CHUNKS, encode_location(chunks))
+        # Another process may have been first, with another store.
+        self._require_same(await self._recorded(), chunks)
+
+    def _require_same(self, recorded: ChunkLocation | None, chunks: ChunkLocation) -> None:
         if recorded is not None and recorded.chunks != chunks.chunks:
             raise StoreMismatch(
                 f"{self.coordination.place(CHUNKS)} says that the chunks are in {recorded.chunks}, not in "
                 f"{chunks.chunks}: name another path"
             )
-        return bool(await self._service.children(f"{self._location.path}/{_LOGS}"))
-
-    async def record_chunks(self, chunks: ChunkLocation) -> None:
-        await self.coordination.compare_and_set(CHUNKS, encode_location(chunks))
 
     def make_log(self, index: int, log_id: bytes, owner: bytes) -> BookKeeperLog:
         settings, path = self._config.bookkeeper, f"{self._location.path}/{_LOGS}/{index:04d}"

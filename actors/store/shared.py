@@ -102,7 +102,8 @@ class SharedPlace(ABC):
 
     @abstractmethod
     async def record_chunks(self, chunks: ChunkLocation) -> None:
-        """Before the identity of a store that is moved here: fix where its chunks are."""
+        """Before a store that is moved here has an identity: fix where its chunks are. Raises
+        ``StoreMismatch`` if that is fixed already, and is elsewhere."""
 
     @abstractmethod
     def make_log(self, index: int, log_id: bytes, owner: bytes) -> DurableDataLog:

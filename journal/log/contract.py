@@ -152,7 +152,8 @@ class DurableDataLog(ABC):
 
     @abstractmethod
     async def truncate(self) -> None:
-        """Remove what is wholly below the newest durable ``truncate_before`` of this owner."""
+        """Remove what is wholly below the newest durable ``truncate_before`` of this owner. While a service
+        does not answer, it is left to the next call."""
 
     @abstractmethod
     def check_owner(self) -> None:

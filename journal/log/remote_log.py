@@ -18,7 +18,14 @@ import anyio.lowlevel
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch, Unavailable
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    StoreMismatch,
+    Unavailable,
+)
+from ...storage_backends.base.ledger_service import SidecarNotStarted
 from ...storage_backends.base.parallel import in_parallel
 from .contract import DurableDataLog, GroupInfo, GroupPayload, LogStatistics, OpenedLog, check_group
 from .flights import Flight, Flights
@@ -211,14 +218,17 @@ class RemoteLog(DurableDataLog):
 
     async def truncate(self) -> None:
         self._life.require("truncate", LogState.OPEN, LogState.APPENDING)
-        async with self._truncating:
-            await self._confirmation.join()
-            # L7, B7: nothing is deleted before no reader will look for it.
-            await self._trim(self._truncate_before)
-            while self._stale:
-                step = self._stale[:_STEP]
-                await in_parallel(self._parallel, [partial(self._delete, each) for each in step])
-                del self._stale[: len(step)]
+        try:
+            async with self._truncating:
+                await self._confirmation.join()
+                # L7, B7: nothing is deleted before no reader will look for it.
+                await self._trim(self._truncate_before)
+                while self._stale:
+                    step = self._stale[:_STEP]
+                    await in_parallel(self._parallel, [partial(self._delete, each) for each in step])
+                    del self._stale[: len(step)]
+        except (Unavailable, OutcomeUnknown):
+            self.check_owner()  # Appends go on, unless this showed that they cannot.
 
     # --- ownership and the rest ------------------------------------------------------------------
 
@@ -235,10 +245,11 @@ class RemoteLog(DurableDataLog):
 
     @contextmanager
     def _ending_if_lost(self) -> Iterator[None]:
-        """What the service shows ends this owner, except that it does not answer."""
+        """What the service shows ends this owner, except that it does not answer. So does the end of the way
+        to it, by which the owner appends (B11)."""
         try:
             yield
-        except (NotOwner, DataCorruption, StoreMismatch) as error:
+        except (NotOwner, DataCorruption, StoreMismatch, SidecarNotStarted) as error:
             self._life.failed(error)
             raise
 

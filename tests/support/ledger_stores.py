@@ -12,13 +12,15 @@ import pytest
 
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.stores import config
-from tierlog import OutcomeUnknown, StoreConfig
+from tierlog import OutcomeUnknown, StoreConfig, Unavailable
 from tierlog.actors.folder.place import BookKeeperLocation
 from tierlog.actors.settings.configuration import ChunkCacheConfig
 from tierlog.actors.store import ledgers
 from tierlog.storage_backends.base.ledger_service import Ledger, Quorum, SidecarNotStarted
 
 T = TypeVar("T")
+_OF_BOOKIES = ("append", "read")
+"""The calls that need no record: not even of a ledger, which is in ZooKeeper."""
 
 
 class ConnectedLedgers(MemoryLedgers):
@@ -30,6 +32,8 @@ class ConnectedLedgers(MemoryLedgers):
         self._open: list[MemoryLedger] = []
         self.sidecars = 1
         self.can_start = True
+        self.has_records = True
+        """Whether ZooKeeper answers. Ledgers that are open are written to without it."""
 
     async def run(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -48,6 +52,8 @@ class ConnectedLedgers(MemoryLedgers):
     async def _ask(self, name: str, effect: Callable[[], T]) -> T:
         if not self.can_start:
             raise SidecarNotStarted("the sidecar has ended at its start")
+        if not self.has_records and name not in _OF_BOOKIES:
+            raise Unavailable("ZooKeeper does not answer")
         return await super()._ask(name, effect)
 
     async def create_ledger(self, quorum: Quorum, metadata: Mapping[str, bytes]) -> Ledger:

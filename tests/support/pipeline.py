@@ -23,7 +23,7 @@ from tierlog.journal.group_payload import decode_group
 from tierlog.journal.log.memory import MemoryLog, MemoryLogService, _LogState
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.checksum import Buffer
-from tierlog.storage_backends.base.errors import ClosedError
+from tierlog.storage_backends.base.errors import ClosedError, TierlogError
 
 
 class GatedLog(MemoryLog):
@@ -34,6 +34,8 @@ class GatedLog(MemoryLog):
         self.gate = anyio.Event()
         self.gate.set()
         self.error: BaseException | None = None
+        self.silence: TierlogError | None = None
+        """What ``confirm_owner`` raises."""
         self.waiting = 0
 
     def hold(self) -> None:
@@ -47,6 +49,11 @@ class GatedLog(MemoryLog):
             raise self.error
 
         return await super().append(buffers, tag=tag, truncate_before=truncate_before)
+
+    async def confirm_owner(self) -> None:
+        if self.silence is not None:
+            raise self.silence
+        await super().confirm_owner()
 
 
 @attrs.define

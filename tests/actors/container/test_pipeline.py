@@ -23,6 +23,8 @@ from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin
 from tierlog.storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
     OutcomeUnknown,
     SegmentExists,
     SegmentNotFound,
@@ -125,6 +127,70 @@ async def test_a_failed_group_gives_no_answers() -> None:
         for reply in (first, waiting[0]):
             with pytest.raises((OutcomeUnknown, Unavailable), match=r"durable \(disk gone\): "):
                 await reply.wait()
+
+
+async def test_l10_b10_an_answer_whose_owner_cannot_be_confirmed_is_refused_and_appends_go_on() -> None:
+    """A duplicate too: its caller learns nothing that another owner may have changed."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        assert await world.ask(by_writer(b"a", 1)) == 0
+        world.log.silence = Unavailable("nobody answers")
+        requests = (
+            by_writer(b"a", 1),
+            by_writer(b"c", 3),
+            append(NAME, b"x", expected_offset=0),
+            InfoRequest(NAME),
+            WaitDurableRequest(),
+        )
+        replies = [world.post(request) for request in requests]
+        for reply in replies:
+            with pytest.raises(Unavailable, match="another owner is not known .nobody answers.: repeat"):
+                await reply.wait()
+
+        # Their owner is confirmed by the append that is in their group.
+        replies = [world.post(request) for request in (*requests, by_writer(b"b", 2))]
+        assert [await outcome(reply) for reply in (replies[0], replies[-1])] == [0, 1]
+        world.log.silence = None
+        assert (await world.ask(InfoRequest(NAME))).length == 2
+        assert world.error is None
+
+
+async def test_c1_a_refusal_without_confirmation_waits_for_the_groups_before_it_and_fails_with_them() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.silence = Unavailable("nobody answers")
+        world.log.hold()
+        first = world.post(by_writer(b"a", 1))
+        await anyio.wait_all_tasks_blocked()
+        duplicate = world.post(by_writer(b"a", 1))
+        await anyio.wait_all_tasks_blocked()
+        assert not duplicate.done
+        world.log.error = OutcomeUnknown("the ledger is lost")
+        world.log.gate.set()
+        await world.ended.wait()
+        assert [await outcome(reply) for reply in (first, duplicate)] == [OutcomeUnknown, Unavailable]
+        assert isinstance(world.error, OutcomeUnknown)
+
+
+@pytest.mark.parametrize("error", [NotOwner("fenced"), DataCorruption("the record is gone")])
+async def test_w12_what_the_confirmation_shows_ends_the_container(error: TierlogError) -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.silence = error
+        with pytest.raises(Unavailable):
+            await world.ask(InfoRequest(NAME))
+        await world.ended.wait()
+        assert world.error is error
+
+
+async def test_w6_a_log_that_has_ended_ends_the_container_although_it_is_just_unavailable() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log._life.failed(OutcomeUnknown("the ledger is lost"))
+        with pytest.raises(Unavailable, match="the container stopped"):
+            await world.ask(InfoRequest(NAME))
+        await world.ended.wait()
+        assert isinstance(world.error, Unavailable)
 
 
 async def test_requests_that_arrive_together_share_a_group() -> None:

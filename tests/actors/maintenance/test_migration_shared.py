@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from support.ledger_stores import in_memory
@@ -20,8 +21,12 @@ from tierlog import (
     StoreMismatch,
     Unavailable,
 )
-from tierlog.actors.container.lts_boot import LtsBoot, read_boot
+from tierlog.actors.container.lts_boot import LtsBoot, claim_chain, read_boot
+from tierlog.actors.folder.chunk_location import ChunkLocation, encode_location
 from tierlog.actors.maintenance import migration
+from tierlog.actors.maintenance.migration import Migration
+from tierlog.journal.operations.log_element import LogElement
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
@@ -221,6 +226,65 @@ async def test_e4_a_move_to_bookkeeper_that_was_cut_off_goes_on(ledgers: Site) -
     assert (done.keeps_chunks, done.chunks) == (True, shared)
     assert done.left == records_of(ledgers.where("ledgers-a"))
     async with ledgers.opened("ledgers-b") as store:
+        await check_moved(store, before)
+
+
+async def test_e5_two_processes_complete_the_same_move(
+    ledgers: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one writes all logs again after the first one has, and before that one decides."""
+    async with ledgers.opened("old") as store:
+        before = await filled(store)
+    shared = str(ledgers.path / "shared")
+    await end_in_old_place(ledgers, "ledgers-a", after=1, chunks=shared)
+    second_has_built, first_is_done = anyio.Event(), anyio.Event()
+    moves: list[Migration] = []
+
+    async def first_claim(chunks: ChunkStorage, container: int, op: LogElement) -> None:
+        monkeypatch.setattr(migration, "claim_chain", second_claim)
+        tasks.start_soon(complete)
+        await second_has_built.wait()
+        monkeypatch.setattr(migration, "claim_chain", claim_chain)
+        await claim_chain(chunks, container, op)
+
+    async def second_claim(chunks: ChunkStorage, container: int, op: LogElement) -> None:
+        second_has_built.set()
+        await first_is_done.wait()
+        await claim_chain(chunks, container, op)
+
+    async def complete() -> None:
+        moves.append(await ledgers.move("old", "ledgers-a", chunks=shared))
+
+    monkeypatch.setattr(migration, "claim_chain", first_claim)
+    async with anyio.create_task_group() as tasks:
+        await complete()
+        first_is_done.set()
+    assert [done.is_complete for done in moves] == [True, True]
+    await ledgers.is_refused("old")
+    async with ledgers.opened("ledgers-a") as store:
+        await check_moved(store, before)
+
+
+async def test_e6_a_place_on_bookkeeper_where_another_store_is_begun_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever begins it has its chunks elsewhere, and is killed before it makes an identity."""
+    site, cluster = Site(tmp_path), in_memory(tmp_path, monkeypatch).cluster
+    async with site.opened("old") as store:
+        before = await filled(store)
+    other = encode_location(ChunkLocation(str(tmp_path / "other"), site.settings.s3))
+
+    async def read_slowly(*arguments: Any) -> LtsBoot:
+        cluster.create("/stores/ledgers-a/chunks", other, 0)
+        return await read_boot(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migration, "read_boot", read_slowly)
+        with pytest.raises(StoreMismatch, match=r"the chunks are in .*/other, not in .*: name another path"):
+            await site.move("old", "ledgers-a", chunks=str(tmp_path / "shared"))
+    assert "/stores/ledgers-a/store" not in cluster.records
+    await site.undo("old")
+    async with site.opened("old") as store:
         await check_moved(store, before)
 
 

@@ -3,9 +3,12 @@ have them, and the errors when something is not right. The ledgers and records a
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from support.ledger_stores import LedgerSite, in_memory
@@ -19,13 +22,17 @@ from tierlog import (
     DataCorruption,
     InvalidArgument,
     OutcomeUnknown,
+    SegmentStore,
     StoreMismatch,
     Unavailable,
     open_lts,
     open_store,
 )
+from tierlog.actors.container.statistics import ContainerStatistics
 from tierlog.actors.folder.chunk_location import ChunkLocation, encode_location
-from tierlog.actors.settings.configuration import BookKeeperConfig, S3Config
+from tierlog.actors.settings.configuration import BookKeeperConfig, CheckpointConfig, S3Config
+from tierlog.actors.store import ledgers
+from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.storage_backends.base.ledger_service import NotEnoughBookies
 
 pytestmark = pytest.mark.anyio
@@ -173,6 +180,68 @@ async def test_b11_containers_whose_sidecar_does_not_start_again_are_given_up_so
                     await store.append(NAME, b"x")
         [container] = store.statistics().containers
         assert (container.state, container.restarts) == ("failed", 5)
+
+
+def statistics_of(store: SegmentStore) -> ContainerStatistics | None:
+    return store.statistics().containers[0].current
+
+
+@pytest.mark.one_loop
+async def test_b10_without_zookeeper_reads_and_duplicates_are_refused_and_appends_go_on(
+    here: LedgerMachine, site: LedgerSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So do flushes, checkpoints and what the container does by itself."""
+    options = partial(BookKeeperLogOptions, patience=0.05, first_delay=0.01, longest_delay=0.01)
+    monkeypatch.setattr(ledgers, "BookKeeperLogOptions", options)
+    async with here.open(settings={"checkpoint": CheckpointConfig(wal_bytes=1 << 20)}) as store:
+        await make(store, NAME, b"one")
+        first = await store.append(NAME, b"two", writer_id="me", event_number=1)
+        [service] = site.services
+        service.has_records = False
+        refused: list[Callable[[], Awaitable[object]]] = [
+            lambda: store.read(NAME, 0, 3),
+            lambda: store.append(NAME, b"two", writer_id="me", event_number=1),
+            lambda: store.append(NAME, b"x", expected_offset=0),
+            lambda: store.segment_info(NAME),
+            lambda: store.segment_info("app/none"),
+            lambda: store.create_segment(NAME),
+        ]
+        for call in refused:
+            with pytest.raises(Unavailable, match="ZooKeeper does not answer"):
+                await call()
+            await store.append(NAME, b"more")
+        for _ in range(4):
+            await store.append(NAME, bytes(300_000))
+        await store.flush()
+        with anyio.fail_after(scaled(10)):
+            while (found := statistics_of(store)) and not found.checkpoints.checkpoints:
+                await anyio.lowlevel.checkpoint()
+        with pytest.raises(Unavailable):
+            await refused[0]()  # it waits for the checkpoint's truncation
+        service.has_records = True
+        assert await store.append(NAME, b"two", writer_id="me", event_number=1) == first
+        assert await store.read(NAME, 0, 6) == b"onetwo"
+        [container] = store.statistics().containers
+        assert (container.state, container.restarts) == ("active", 0)
+
+
+@pytest.mark.one_loop
+async def test_b10_a_store_ends_in_order_without_zookeeper(
+    here: LedgerMachine,
+    site: LedgerSite,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    options = partial(BookKeeperLogOptions, patience=0.05, first_delay=0.01, longest_delay=0.01)
+    monkeypatch.setattr(ledgers, "BookKeeperLogOptions", options)
+    async with here.open() as store:
+        await make(store, NAME, b"one")
+        site.services[0].has_records = False
+    assert "container_lifecycle" in caplog.text
+    assert "Unavailable" not in caplog.text and "Unconfirmed" not in caplog.text
+    async with here.open() as store:
+        assert await store.read(NAME, 0, 3) == b"one"
 
 
 # --- where the chunks are -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from support.call_faults import CallFault, FaultKind
 from support.faulty_ledgers import FaultyLedgers
+from support.ledger_stores import ConnectedLedgers
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.patience import scaled
 from support.s3 import numbered_world
@@ -36,6 +37,7 @@ from tierlog.storage_backends.base.ledger_service import (
     LedgerService,
     NotEnoughBookies,
     Quorum,
+    SidecarNotStarted,
 )
 
 pytestmark = pytest.mark.anyio
@@ -505,6 +507,21 @@ async def test_b10_an_owner_that_changed_its_record_itself_is_still_the_owner(cl
 
     await log.confirm_owner()
     assert await log.append([b"x"]) == 1
+
+
+async def test_b11_an_owner_without_a_way_to_the_service_ends_when_it_cannot_be_confirmed(
+    cluster: Cluster,
+) -> None:
+    """Another process may have a way: its supervisor gives the container to that one."""
+    service = ConnectedLedgers(cluster)
+    log = log_on(service)
+    await log.open()
+    service.can_start = False
+    with pytest.raises(SidecarNotStarted):
+        await log.confirm_owner()
+
+    with pytest.raises(Unavailable, match="stopped after a failure"):
+        log.check_owner()
 
 
 # --- the rest -------------------------------------------------------------------------------------

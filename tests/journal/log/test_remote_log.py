@@ -130,6 +130,14 @@ async def test_l10_b10_an_owner_that_gets_no_answer_goes_on(service: LogService)
     assert await log.append([b"x"]) == 1
 
 
+async def test_l7_b7_a_truncation_without_an_answer_is_left_to_the_next_one(service: LogService) -> None:
+    log = await opened(service, patience=-1.0)
+    service.faults.fail_next(FaultKind.REFUSED)
+    await log.truncate()
+    assert await log.append([b"x"]) == 1
+    await log.truncate()
+
+
 async def test_an_idle_log_makes_no_call(service: LogService) -> None:
     log = await opened(service)
     service.faults.asked.clear()
