@@ -142,7 +142,7 @@ async def _refuse_moved(location: ChunkLocation, files: Files, folder: StoreFold
     with suppress(Unavailable, DataCorruption), anyio.move_on_after(_LOOK_SECONDS):
         async with opened_chunks(make_chunk_reader(location, files, folder, world)) as chunks:
             newest = await read_newest(chunks, 0, await list_elements(chunks, 0))
-        refuse_migrated(newest and newest.element, 0)
+        refuse_migrated(None if newest is None else newest.element, 0)
 
 
 async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world: World) -> ServedStore:

@@ -534,7 +534,8 @@ async def test_v1_two_that_start_at_once_have_different_terms() -> None:
 
 async def test_who_serves_nothing_is_refused_as_soon_as_the_lease_is_renewed() -> None:
     """And says what it waits for."""
-    bucket, awaited = Bucket(), []
+    bucket = Bucket()
+    awaited: list[tuple[str, float]] = []
     holder, other = (ObjectCoordination(MemoryObjects(bucket), "", WORLD) for _ in range(2))
     long = 600.0
     async with claim_term(holder, IDENTITY, b"a" * 16, TermOptions.watched(long, takes_over=False)) as term:
