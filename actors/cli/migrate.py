@@ -79,15 +79,8 @@ def migrate(
         is_undone = execute(lambda: _undo(source, config), hints=_HINTS, interrupted=RUN_AGAIN)
         if json:
             output.print_json({"source": source, "is_undone": is_undone})
-        elif is_undone:
-            output.print_lines(
-                [
-                    f"the store in {source} can be opened again",
-                    "delete what the move has copied to the other place: it belongs to no store",
-                ]
-            )
         else:
-            output.print_lines([f"there is no move of the store in {source} to undo"])
+            output.print_lines(_described_undo(source) if is_undone else [_no_move(source)])
         return
 
     done = _run(source, to, config, chunks, confirms=confirm)
@@ -119,6 +112,17 @@ async def _undo(source: str, config: Path | None) -> bool:
     from ..maintenance.migration import undo
 
     return await undo(_place(source, config))
+
+
+def _described_undo(source: str) -> list[str]:
+    return [
+        f"the store in {source} can be opened again",
+        "delete what the move has copied to the other place: it belongs to no store",
+    ]
+
+
+def _no_move(source: str) -> str:
+    return f"there is no move of the store in {source} to undo"
 
 
 def _place(path: str, config: Path | None) -> MigrationPlace:

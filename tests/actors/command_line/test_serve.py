@@ -74,7 +74,7 @@ def test_other_commands_take_the_service_of_a_store_on_bookkeeper(run: Run, comm
     assert "other commands take its service, --url" in done.err
 
 
-def test_a_host_that_is_told_no_store_says_what_is_missing(run: Run) -> None:
+def test_a_host_without_a_store_says_what_is_missing(run: Run) -> None:
     missing = run("host")
     assert missing.code == 2
     assert "Missing option '--join'" in " ".join(missing.err.replace("│", " ").split())
