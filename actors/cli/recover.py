@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -119,6 +119,7 @@ async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[S
         if not await there.is_dir():
             raise InvalidArgument(f"--chunks: there is no folder {there}")
         is_new = not await link.exists()
+        is_new_folder = not await anyio.Path(folder.path).exists()
         if is_new:
             await anyio.Path(folder.path).mkdir(parents=True, exist_ok=True)
             await link.symlink_to(await there.resolve())
@@ -134,6 +135,9 @@ async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[S
         if is_new:
             with anyio.CancelScope(shield=True):
                 await link.unlink()
+                if is_new_folder:
+                    with suppress(OSError):  # it has something else meanwhile
+                        await anyio.Path(folder.path).rmdir()
         raise
 
 

@@ -119,6 +119,8 @@ class Building(ABC):
 class MigrationPlace(ABC):
     shown: str
     """For elements and messages."""
+    named: str
+    """As a command takes it."""
 
     @abstractmethod
     def connected(self) -> AbstractAsyncContextManager[None]:
@@ -157,6 +159,11 @@ class MigrationPlace(ABC):
         Raises ``InvalidArgument`` or ``Unavailable`` if another process has it open."""
 
     @abstractmethod
+    async def check_closed(self) -> None:
+        """Raises ``InvalidArgument`` or ``Unavailable`` if another process has the store open that is
+        there."""
+
+    @abstractmethod
     async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         """Raises ``InvalidArgument`` if there is anything beside ``chunks``, and beside what a move of this
         store left that was cut off, and ``Unsupported`` if no store can be there."""
@@ -172,6 +179,7 @@ class FolderPlace(MigrationPlace):
         self._config = config
         self._files = files
         self._world = world
+        self.named = folder.path
         self.shown = f"{socket.gethostname()}:{folder.path}"
 
     @asynccontextmanager
@@ -203,16 +211,19 @@ class FolderPlace(MigrationPlace):
         folder, files = self._folder, self._files
         await finish_restore(files, folder)
         await existing_identity(files, folder)
-        # For people: another process may open the folder right after this, and is fenced, or fences.
-        if owners := await live_owners(files, folder):
-            raise InvalidArgument(
-                describe_opening(folder.path, owners, use_service="stop that service first")
-            )
+        await self.check_closed()
         opener = StoreOpener(
             folder=folder, config=self._config, migrates=migrates, world=self._world, files=files
         )
         async with opener.store(None) as store:
             yield store
+
+    async def check_closed(self) -> None:
+        # For people: another process may open the folder right after this, and is fenced, or fences.
+        if owners := await live_owners(self._files, self._folder):
+            raise InvalidArgument(
+                describe_opening(self._folder.path, owners, use_service="stop that service first")
+            )
 
     async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         await check_folder(self._files, self._folder)
@@ -273,7 +284,7 @@ class SharedMigrationPlace(MigrationPlace):
         self._world = world
         self._only_service = only_service
         self._connected: SharedPlace | None = None
-        self.shown = str(location).rstrip("/")
+        self.named = self.shown = str(location).rstrip("/")
 
     def choose_chunks(self, chunks: str, s3: S3Config | None = None) -> None:
         # A bucket has its own, which cannot be configured.
@@ -322,14 +333,20 @@ class SharedMigrationPlace(MigrationPlace):
 
     @asynccontextmanager
     async def opened(self, *, migrates: bool) -> AsyncIterator[SegmentStore]:
+        async with self._unserved(), self._opener(migrates=migrates).store(None) as store:
+            yield store
+
+    async def check_closed(self) -> None:
+        async with self._unserved():
+            pass
+
+    @asynccontextmanager
+    async def _unserved(self) -> AsyncIterator[None]:
         identity = await self.identity()
         if identity is None:
             raise InvalidArgument(f"there is no store in {self.shown}")
-        async with (
-            self._only_service(self._place.coordination, identity),
-            self._opener(migrates=migrates).store(None) as store,
-        ):
-            yield store
+        async with self._only_service(self._place.coordination, identity):
+            yield
 
     async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         if await self._place.check_target(chunks.location):

@@ -71,6 +71,10 @@ class TermOptions(Value):
     D3). One that stands by waits for ever."""
     takes_over: bool = False
     """Have a supervisor that lives end, in place of being refused."""
+    awaits_renewed: bool = True
+    """Wait also for a lease that its holder is seen to renew: it may be about to end."""
+    on_wait: Callable[[str, float], None] | None = None
+    """Called once with the holder of a lease that is waited for, and for how long at most."""
 
     @classmethod
     def watched(cls, lease: float, *, takes_over: bool, stands_by: bool = False) -> TermOptions:
@@ -198,11 +202,16 @@ async def _claimed(
 
 @asynccontextmanager
 async def nobody_serves(
-    coordination: Coordination, identity: StoreIdentity, owner: bytes, lease: float
+    coordination: Coordination,
+    identity: StoreIdentity,
+    owner: bytes,
+    lease: float,
+    on_wait: Callable[[str, float], None] | None = None,
 ) -> AsyncIterator[None]:
     """No supervisor is active while the body runs: this process has its lease, for a store that other
-    machines reach. Raises ``Unavailable`` if a supervisor has it."""
-    options = TermOptions(lease=lease, interval=lease / 3)
+    machines reach. ``on_wait`` as in ``TermOptions``. Raises ``Unavailable`` if a supervisor has it, as soon
+    as it is seen to renew it."""
+    options = TermOptions(lease=lease, interval=lease / 3, awaits_renewed=False, on_wait=on_wait)
     async with claim_term(coordination, identity, owner, options) as term, body_group() as tasks:
         tasks.start_soon(_renew, term)
         try:
@@ -236,7 +245,8 @@ async def _take_lease(
         except LeaseHeld as error:
             # The other one may have been started with a longer lease.
             patience = max(options.patience, _PATIENCE * error.duration)
-            if anyio.current_time() >= begun + patience:
+            is_alive = error.is_renewed and not options.awaits_renewed
+            if is_alive or anyio.current_time() >= begun + patience:
                 raise _refused(error, options) from error
             if not is_waiting:
                 is_waiting = True
@@ -244,6 +254,8 @@ async def _take_lease(
                     _log.info("standing_by", holder=error.holder)
                 else:
                     _log.info("lease_awaited", holder=error.holder, seconds=patience)
+                if options.on_wait is not None:
+                    options.on_wait(error.holder, patience)
                 if options.takes_over:
                     # V1: the other one sees it at its next check, ends, and releases the lease.
                     await raise_term()

@@ -165,12 +165,16 @@ class ObjectCoordination(Coordination):
         if not lease.held:
             return
         now, seen = self.now().monotonic, self._seen.get(name)
-        if seen is None or seen.version != found.version:
+        is_renewed = seen is not None and seen.version != found.version
+        if seen is None or is_renewed:
             seen = self._seen[name] = _Seen(found.version, now)
         duration = lease.duration_ms / 1000
         if now < seen.since + OBSERVED * duration:
             raise LeaseHeld(
-                f"{self.place(f'leases/{name}')} is held by {lease.holder}", lease.holder, duration
+                f"{self.place(f'leases/{name}')} is held by {lease.holder}",
+                lease.holder,
+                duration,
+                is_renewed=is_renewed,
             )
 
 

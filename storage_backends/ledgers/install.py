@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -77,9 +77,10 @@ async def install(
 
 @asynccontextmanager
 async def _locked(installation: Installation, waits: Callable[[], None]) -> AsyncIterator[None]:
-    """Makes the folder, and lets nobody else install there during the body."""
-    make_folders(str(installation.jars), PROGRAM_FOLDER)
-    installation.refuse_shared([installation.folder, installation.jars])
+    """Makes the folder, and lets nobody else install there during the body. Nothing but the lock is left
+    in it if nothing was downloaded."""
+    make_folders(str(installation.folder), PROGRAM_FOLDER)
+    installation.refuse_shared([installation.folder])
     lock = os.open(installation.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
     try:
         is_first = True
@@ -89,7 +90,13 @@ async def _locked(installation: Installation, waits: Callable[[], None]) -> Asyn
             is_first = False
             # The system reports no end of a lock, but to a thread that waits for nothing else.
             await anyio.sleep(_POLL_SECONDS)
-        yield
+        make_folders(str(installation.jars), PROGRAM_FOLDER)
+        installation.refuse_shared([installation.jars])
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # It has files.
+                installation.jars.rmdir()
     finally:
         os.close(lock)
 

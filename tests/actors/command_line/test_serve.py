@@ -72,3 +72,21 @@ def test_other_commands_take_the_service_of_a_store_on_bookkeeper(run: Run, comm
     done = run(*command, "--data=bookkeeper://zk1:2181/stores/first")
     assert (done.code, done.out) == (1, "")
     assert "other commands take its service, --url" in done.err
+
+
+def test_a_host_without_a_store_says_what_is_missing(run: Run) -> None:
+    missing = run("host")
+    assert missing.code == 2
+    assert "Missing option '--join'" in " ".join(missing.err.replace("│", " ").split())
+
+
+def test_help_says_where_chunks_are_and_which_commands_log(run: Run) -> None:
+    def help_of(*command: str) -> str:
+        return " ".join(run(*command, "--help").out.replace("│", " ").split())
+
+    assert "--join" in help_of("host").partition("Options")[2]
+    supervise = help_of("supervise")
+    assert "[default: (lts/ in the data folder)]" not in supervise
+    assert "Before it is active, Ctrl-C ends it with 130" in supervise
+    for command in (("serve",), ("supervise",), ("host", "run")):
+        assert "default: info for" in help_of(*command), command

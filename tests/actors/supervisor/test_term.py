@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.join_listener import find_predecessor
 from tierlog.actors.supervisor.served_store import ServedStore
-from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
+from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, nobody_serves
 from tierlog.journal.coordination.contract import CONTROL, SUPERVISOR, TERM, Lease, Record
 from tierlog.journal.coordination.contract import IDENTITY as RECORD
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
@@ -645,3 +646,25 @@ async def test_v1_two_that_start_at_once_have_different_terms() -> None:
     async with claim_term(Racing(MemoryObjects(bucket), "", WORLD), IDENTITY, b"a" * 16) as term:
         numbers.append(term.number)
     assert numbers == [0, 2, 3]
+
+
+async def test_who_serves_nothing_is_refused_as_soon_as_the_lease_is_renewed() -> None:
+    """And says what it waits for."""
+    bucket = Bucket()
+    awaited: list[tuple[str, float]] = []
+    holder, other = (ObjectCoordination(MemoryObjects(bucket), "", WORLD) for _ in range(2))
+    long = 600.0
+    async with claim_term(holder, IDENTITY, b"a" * 16, TermOptions.watched(long, takes_over=False)) as term:
+
+        async def renew() -> None:
+            await until(lambda: bool(awaited))
+            await term.check()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            with anyio.fail_after(scaled(30)), pytest.raises(Unavailable, match="already supervises"):
+                async with nobody_serves(
+                    other, IDENTITY, b"b" * 16, LEASE, lambda *found: awaited.append(found)
+                ):
+                    raise AssertionError("there are two")
+        assert awaited == [(f"process {os.getpid()} of {socket.gethostname()}", 1.5 * long)]
