@@ -9,15 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
-from support.command_line import NAME, Run, is_one_line, piped
+from support.command_line import NAME, Run, is_one_line, make_store, piped
 from support.live_service import SyncOwnService
 from support.patience import scaled
+from support.remote_stores import BucketMachine
 from support.s3_server import BUCKET, S3Server
 
 PLACE = f"s3://{BUCKET}/a-store"
 COPY = f"s3://{BUCKET}/copy"
+OTHER = f"s3://{BUCKET}/stores/other"
 
 
 def test_a_store_is_made_in_a_bucket_and_found_there_again(server: S3Server, folder: Path, run: Run) -> None:
@@ -51,6 +54,29 @@ def test_a_config_file_and_the_option_must_not_contradict_each_other(
 
     assert run("segment", "create", NAME, "--config", str(config)).code == 0
     assert f'endpoint = "{server.url}"' in (folder / "wal" / "chunks").read_text()
+
+
+def test_p8_no_copy_is_made_in_another_store_of_a_bucket(server: S3Server, folder: Path, run: Run) -> None:
+    make_store(folder)
+
+    async def make_other() -> None:
+        machine = BucketMachine(folder.with_name("cache"), server)
+        async with machine.open(OTHER) as store:
+            await store.create_segment(NAME)
+            await store.flush()
+
+    anyio.run(make_other)
+    before = set(server.objects())
+    for inner in ("", "/wal/x", "/lts", "/lts/a"):
+        refused = run("backup", "first", "--copy-to", f"{OTHER}{inner}")
+        assert (refused.code, is_one_line(refused.err)) == (1, True)
+        expected = f"is inside the store {OTHER}/: name that" if inner else f"{OTHER}/ is a store: copy to"
+        assert expected in refused.err
+    assert set(server.objects()) == before
+    assert json.loads(run("backup", "ls", "--json").out) == []
+    # Beside it there is room, also for the next one.
+    for name in ("second", "third"):
+        assert run("backup", name, "--copy-to", f"{OTHER}-copies").code == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
