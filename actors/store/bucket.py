@@ -26,11 +26,12 @@ from ..folder.chunk_location import ChunkLocation, require_s3, s3_options
 from ..settings.configuration import StoreConfig
 from .nesting import DELAYS, IDENTITY_BYTES, PATIENCE, refuse_around, refuse_inside_bucket
 from .shared import SharedPlace
+from .supervised import CHUNKS
 
 if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_objects import S3Objects
 
-_LOGS, _CHUNKS, _LEASES, _TRIAL = "wal/", "lts/", "leases/", "trial"
+_LOGS, _CHUNKS, _LEASES, _TRIAL = "wal/", CHUNKS, "leases/", "trial"
 LOGS_AND_RECORDS = (_LOGS, IDENTITY, TERM, CONTROL, _LEASES, _TRIAL)
 """What is below the prefix besides the chunks."""
 _GROUPS_MAX, _SMALL_GROUP = 128, 64 << 10

@@ -375,7 +375,7 @@ class StoreOpener:
             # Not above: it opens logs as well.
             from .recover_container import recover_if_lost
 
-            await recover_if_lost(self.folder, self.config, self.files, self.world)
+            await recover_if_lost(self.folder, self.config, self.files, self.world, take_over=self.take_over)
         # Not before: a lost store may have left other files than a new one may find.
         await check_folder(self.files, self.folder)
         await report_shared(self.files, self.folder)

@@ -35,12 +35,16 @@ class Record(NamedTuple):
 
 class LeaseHeld(Unavailable):
     """Another has the lease, or had it a moment ago; ``holder`` is what it calls itself, or empty.
-    ``duration``: that of its lease in seconds, or 0 if no clock ends it."""
+    ``duration``: that of its lease in seconds, or 0 if no clock ends it. ``is_renewed``: it was, since the
+    call before."""
 
-    def __init__(self, message: str, holder: str = "", duration: float = 0.0) -> None:
+    def __init__(
+        self, message: str, holder: str = "", duration: float = 0.0, *, is_renewed: bool = False
+    ) -> None:
         super().__init__(message)
         self.holder = holder
         self.duration = duration
+        self.is_renewed = is_renewed
 
 
 class Lease(ABC):

@@ -17,6 +17,13 @@ from support.live_service import SyncOwnService
 from support.patience import scaled
 from support.remote_stores import BucketMachine
 from support.s3_server import BUCKET, S3Server
+from tierlog.actors.store.folder_opening import system_world
+from tierlog.actors.store.shared import identify_shared
+from tierlog.actors.supervisor.term import nobody_serves
+from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.storage_backends.chunks.s3_location import S3Location
+from tierlog.storage_backends.chunks.s3_objects import S3Objects
+from tierlog.storage_backends.chunks.s3_requests import S3Options
 
 PLACE = f"s3://{BUCKET}/a-store"
 COPY = f"s3://{BUCKET}/copy"
@@ -77,6 +84,34 @@ def test_p8_no_copy_is_made_in_another_store_of_a_bucket(server: S3Server, folde
     # Beside it there is room, also for the next one.
     for name in ("second", "third"):
         assert run("backup", name, "--copy-to", f"{OTHER}-copies").code == 0
+
+
+def test_v14_a_recovery_does_not_shut_a_service_out_without_a_word(
+    server: S3Server, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_SERVER_LEASE", "1 s")
+    machine = BucketMachine(folder.with_name("cache"), server)
+
+    async def recover_beside() -> None:
+        async with machine.open(OTHER) as store:
+            await store.create_segment(NAME)
+            await store.flush()
+        objects = S3Objects(S3Location(BUCKET, "stores/other/"), S3Options(endpoint=server.url))
+        await objects.open()
+        coordination = ObjectCoordination(objects, "", system_world())
+        identity = await identify_shared(
+            coordination, anyio.lowlevel.checkpoint, None, machine.settings(), system_world()
+        )
+        command = ("recover", "--from-lts", "--chunks", f"{OTHER}/lts")
+        async with nobody_serves(coordination, identity, b"owner-owner-owne", 1.0):
+            refused = await anyio.to_thread.run_sync(lambda: run(*command))
+            assert (refused.code, "--take-over" in refused.err) == (1, True)
+            assert f"error: {OTHER}/ is in a service, which process {os.getpid()}" in refused.err
+            done = await anyio.to_thread.run_sync(lambda: run(*command, "--take-over"))
+            assert done.code == 0
+        await objects.close()
+
+    anyio.run(recover_beside)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
