@@ -108,8 +108,8 @@ async def recover_store(
     ``take_over`` is set: then its containers are shut out.
 
     Raises ``NotOwner`` (a service serves it), ``InvalidArgument`` (there are logs, no long-term storage, or
-    no complete backup), ``Unavailable`` (another restore into the folder is under way, or long-term storage does
-    not answer), ``DataCorruption`` (an object is damaged, or a segment is not as of one moment),
+    no complete backup), ``Unavailable`` (another restore into the folder is under way, or long-term storage
+    does not answer), ``DataCorruption`` (an object is damaged, or a segment is not as of one moment),
     ``StoreMismatch`` (an earlier version wrote it).
     """
     async with only_restore(folder, files, config, makes_chunks=prepare is not None):

@@ -51,6 +51,16 @@ def test_a_bucket_error_is_one_line(server: S3Server, run: Run) -> None:
     assert "write s3://BUCKET or s3://BUCKET/PREFIX" in refused.err
 
 
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "localhost:9000", "ftp://x"])
+def test_an_endpoint_of_the_environment_that_is_no_url_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, server: S3Server, endpoint: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    refused = run("segment", "create", NAME, "--chunks", PLACE)
+    assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert f"the endpoint of S3 '{endpoint}' is not the URL of a service: write https://NAME" in refused.err
+
+
 def test_a_config_file_and_the_option_must_not_contradict_each_other(
     server: S3Server, folder: Path, run: Run
 ) -> None:
