@@ -193,7 +193,7 @@ class SharedOpener:
         async with self._connected(waits=True):
             coordination = self.place.coordination
             # A host never creates a store, as in a data folder.
-            identity = await self._awaited(partial(_existing_identity, coordination))
+            identity = await self._awaited(partial(_existing_identity, coordination, self.location))
             if store_id and store_id != identity.store_id.hex():
                 raise StoreMismatch(
                     f"{self.location} is store {identity.store_id.hex()} now, and the service serves "
@@ -372,10 +372,13 @@ def _remember(memory: str, identity: StoreIdentity, new_id: str) -> Program[None
         yield from remake_name(memory, f"{memory}-{new_id}", f"{store_id}\n".encode())
 
 
-async def _existing_identity(coordination: Coordination) -> StoreIdentity:
+async def _existing_identity(coordination: Coordination, location: SharedLocation) -> StoreIdentity:
     record, place = await coordination.load(IDENTITY), coordination.place(IDENTITY)
     if record is None:
-        raise InvalidArgument(f"{place} is missing: there is no store; start its supervisor, which makes it")
+        raise InvalidArgument(
+            f"there is no store at {location}, because {place} is missing: start its supervisor, which makes "
+            f"it, or correct the place"
+        )
     return decode(record.data, place)
 
 

@@ -51,12 +51,13 @@ def test_a_bucket_error_is_one_line(server: S3Server, run: Run) -> None:
     assert "write s3://BUCKET or s3://BUCKET/PREFIX" in refused.err
 
 
-@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "localhost:9000", "ftp://x"])
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp://x"])
 def test_an_endpoint_of_the_environment_that_is_no_url_is_named(
-    run: Run, monkeypatch: pytest.MonkeyPatch, server: S3Server, endpoint: str
+    monkeypatch: pytest.MonkeyPatch, server: S3Server, folder: Path, endpoint: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
-    refused = run("segment", "create", NAME, "--chunks", PLACE)
+    # In a process of its own: what was read of the environment before may be in use.
+    refused = piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE)
     assert (refused.code, is_one_line(refused.err)) == (1, True)
     assert f"the endpoint of S3 '{endpoint}' is not the URL of a service: write https://NAME" in refused.err
 
