@@ -111,8 +111,8 @@ def check_path(path: object) -> StoreFolder:
         scheme, _, rest = os.fsdecode(encoded).partition(":/")
         where = "in a bucket" if scheme == "s3" else "on BookKeeper"
         raise InvalidArgument(
-            f"'{scheme}://{rest.lstrip('/')}' is {where}, and this needs a data folder: such a store is opened by "
-            f"tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
+            f"'{scheme}://{rest.lstrip('/')}' is {where}, and this needs a data folder: such a store is "
+            f"opened by tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
             f"bookkeeper://ZOOKEEPER:PORT/PATH; other commands take its service, --url"
         )
     try:
