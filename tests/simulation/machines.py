@@ -226,7 +226,7 @@ class SupervisedSite(Site):
     @asynccontextmanager
     async def _opened(self, process: Process, files: GatedFiles, folder: ServiceFolder) -> AsyncIterator[Any]:
         """What `tierlog supervise` does, with simulated parts."""
-        machine = self.machine_of[process] = self._next_machine.choice(self.machines)
+        machine = self.machine_of.setdefault(process, self._next_machine.choice(self.machines))
         await machine.awake()
         before = max((each.number for each in self.supervisors.values()), default=0)
         new_id, random = ids_of(process), self._random(f"process {process.number}")
