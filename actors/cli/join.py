@@ -16,7 +16,7 @@ from ..telemetry.logging import current_level, log_to_stderr
 from . import output
 from .options import Config, LogLevelOption, store_place
 from .running import SERVICE_HINTS, execute, read_settings
-from .serve import Advertise, Containers, Forward, Listen
+from .serve import Adopt, Advertise, Containers, Forward, Listen
 
 if TYPE_CHECKING:
     from ..folder.place import SharedLocation
@@ -90,6 +90,7 @@ def run(
     listen: HostListen = None,
     advertise: Advertise = None,
     forward: Forward = False,
+    adopt: Adopt = False,
     config: Config = None,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -124,7 +125,12 @@ def run(
         check_advertised(address, server.advertise)
         raise_file_limit()
         options = HostOptions(
-            place=str(place).rstrip("/"), id=name, address=address, port=port, advertise=server.advertise
+            place=str(place).rstrip("/"),
+            id=name,
+            address=address,
+            port=port,
+            advertise=server.advertise,
+            adopt=adopt,
         )
         joined = f"joined {options.place} as {name}"
         await HostService(options, settings, lambda url: output.print_lines([f"{joined} at {url}"])).run()

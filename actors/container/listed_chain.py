@@ -24,7 +24,9 @@ from ..folder.fingerprint import Fingerprint
 from .claims import Claim, list_claims
 from .manifest_state import ManifestState
 
-_ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
+_ADOPT = (
+    "adopt it, with open_store(adopt=True), `tierlog serve --adopt` or `tierlog host --join PLACE --adopt`"
+)
 OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
 """What a check finds if no other history has gone on."""
 

@@ -108,10 +108,11 @@ def check_path(path: object) -> StoreFolder:
     if b"\0" in encoded:
         raise InvalidArgument(f"no file can have the name {path!r}")
     if encoded.startswith((b"s3:/", b"bookkeeper:/")):  # a Path has lost a slash
-        where = "in a bucket" if encoded.startswith(b"s3") else "on BookKeeper"
+        scheme, _, rest = os.fsdecode(encoded).partition(":/")
+        where = "in a bucket" if scheme == "s3" else "on BookKeeper"
         raise InvalidArgument(
-            f"{os.fspath(path)!r} is {where}, and this needs a data folder: such a store is opened by "
-            f"tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
+            f"'{scheme}://{rest.lstrip('/')}' is {where}, and this needs a data folder: such a store is "
+            f"opened by tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
             f"bookkeeper://ZOOKEEPER:PORT/PATH; other commands take its service, --url"
         )
     try:

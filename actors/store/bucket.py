@@ -24,13 +24,16 @@ from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..container.checkpoint import CheckpointOptions
 from ..folder.chunk_location import ChunkLocation, require_s3, s3_options
 from ..settings.configuration import StoreConfig
+from ..telemetry.logging import get_logger
 from .nesting import DELAYS, PATIENCE, refuse_around_bucket, refuse_inside_bucket
 from .shared import SharedPlace
+from .supervised import CHUNKS
 
 if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_objects import S3Objects
 
-_LOGS, _CHUNKS, _LEASES, _TRIAL = "wal/", "lts/", "leases/", "trial"
+_LOGS, _CHUNKS, _LEASES, _TRIAL = "wal/", CHUNKS, "leases/", "trial"
+_log = get_logger("node")
 _GROUPS_MAX, _SMALL_GROUP = 128, 64 << 10
 """A checkpoint is due after so many small groups, because an opening fetches each."""
 _COSTLY_GROUPS_MAX = 4096
@@ -75,6 +78,12 @@ class BucketPlace(SharedPlace):
         assert self._objects is not None
         await refuse_inside_bucket(self._objects, self._location, self._world)
         await refuse_others(self._objects, self.coordination, self._world)
+        if not self._location.prefix:
+            _log.warning(
+                "whole_bucket",
+                place=str(self._location),
+                reason="without a prefix the store has the whole bucket, in which no other one can be made",
+            )
 
     async def locate_chunks(self) -> ChunkLocation:
         return ChunkLocation(f"{self._location}{_CHUNKS}", self._config.s3)

@@ -150,7 +150,7 @@ async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world
         # Not above: it opens logs and containers.
         from ..store.recover_container import recover_if_lost
 
-        await recover_if_lost(folder, asked.config, files, world)
+        await recover_if_lost(folder, asked.config, files, world, take_over=asked.take_over)
     await check_folder(files, folder)
     await report_shared(files, folder)
     location = await locate_chunks(files, folder, asked.config, world)

@@ -26,7 +26,14 @@ from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
 from ..log.s3_calls import RepeatedCalls, RequestCounts
 from .contract import RECORD_BYTES_MAX, Coordination, Lease, LeaseHeld, Record
-from .lease_record import DURATION_MAX, HOLDER_BYTES_MAX, LeaseRecord, decode_lease, encode_lease
+from .lease_record import (
+    DURATION_MAX,
+    HOLDER_BYTES_MAX,
+    LeaseRecord,
+    decode_lease,
+    encode_lease,
+    lease_name,
+)
 
 OBSERVED = 1.25
 """How many of its durations a lease must stay unchanged before it counts as ended: clocks that run at
@@ -146,7 +153,7 @@ class ObjectCoordination(Coordination):
         record = LeaseRecord(
             True, self._world.id_bytes(), self._world.id_bytes(), round(duration * 1000), holder
         )
-        record_name = f"leases/{name}"
+        record_name = lease_name(name)
         while True:
             found = await self.load(record_name)
             if found is not None:
@@ -171,7 +178,7 @@ class ObjectCoordination(Coordination):
         duration = lease.duration_ms / 1000
         if now < seen.since + OBSERVED * duration:
             raise LeaseHeld(
-                f"{self.place(f'leases/{name}')} is held by {lease.holder}",
+                f"{self.place(lease_name(name))} is held by {lease.holder}",
                 lease.holder,
                 duration,
                 is_renewed=is_renewed,

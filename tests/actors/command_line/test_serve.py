@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +15,7 @@ from support.command_line import Run, is_one_line, piped
 from tierlog.actors.cli.serve import _announce
 from tierlog.actors.gateway.server.listener import ServerAddress
 from tierlog.actors.supervisor.supervisor import Supervisor
+from tierlog.storage_backends.base.errors import StoreMismatch
 
 
 def test_ports_outside_the_range_are_refused_in_one_line(folder: Path) -> None:
@@ -42,6 +45,24 @@ def test_only_hosts_that_serve_are_counted(
     _announce(ServerAddress("127.0.0.1", 8470), cast(Supervisor, SimpleNamespace(view=lambda: view)))
 
     assert capsys.readouterr().out == line
+
+
+def test_a_host_that_joins_can_adopt(run: Run, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """As errors advise: in a service on several machines no supervisor starts it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    asked: list[bool] = []
+
+    @asynccontextmanager
+    async def refuse(*_: object, adopt: bool, **__: object) -> AsyncIterator[None]:
+        asked.append(adopt)
+        raise StoreMismatch("it was asked")
+        yield
+
+    monkeypatch.setattr("tierlog.actors.host.main.open_host", refuse)
+    command = ("host", "--join", "s3://bucket/store", "--listen", "127.0.0.1:0")
+    assert "it was asked" in run(*command, "--adopt").err
+    assert "it was asked" in run(*command).err
+    assert asked == [True, False]
 
 
 def test_a_service_is_not_started_with_a_chunk_cache_among_its_files(folder: Path) -> None:

@@ -77,6 +77,18 @@ async def test_a_store_is_not_made_inside_another_one(
         pass
 
 
+async def test_a_store_that_takes_a_whole_bucket_says_so_once(
+    here: BucketMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place, count in ((PLACE, 0), (f"s3://{BUCKET}", 1), (f"s3://{BUCKET}", 1)):
+        if count:
+            for key in here.server.objects():
+                if key.startswith("stores/"):
+                    here.server.remove(key)
+        async with here.open(place):
+            assert caplog.text.count("whole_bucket") == count
+
+
 async def test_a_store_is_not_made_inside_long_term_storage(here: BucketMachine) -> None:
     async with open_store(
         here.disk.with_name("data"), config=here.settings(chunks=f"{PLACE}/chunks")
