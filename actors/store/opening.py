@@ -237,10 +237,9 @@ async def open_store(
     then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. A container whose log
     is lost is refused all the same. With ``recover_from_lts`` a store whose ``wal/`` is missing is recovered
     from its long-term storage alone, as of its last full flush, and so is a container whose log alone is
-    missing: what was acked since is lost, and the log names the flush of each container. A folder with all
-    of its logs is opened as ever, and one without a store is refused. ``span`` is called around every call
-    and every group of the log: ``tierlog.opentelemetry_tracing()``, or a hook of your own. ``world`` and
-    ``files`` are for simulations.
+    missing: what was acked since is lost, and the log names the flush of each container. A folder without a
+    store is refused. ``span`` is called around every call and every group of the log:
+    ``tierlog.opentelemetry_tracing()``, or your hook. ``world`` and ``files`` are for simulations.
 
     Raises:
         NotOwner: Another process has the folder open, or a service the store, and ``take_over`` is not set.
@@ -259,8 +258,7 @@ async def open_store(
     world, files = world or system_world(), files or LocalFiles(make_thread=lane_thread)
     opener: StoreOpener | SharedOpener
     if location is not None:
-        # Not above: it opens stores as well.
-        from . import shared
+        from . import shared  # not above: it opens stores as well
 
         shared.refuse_arguments(location, storage, recover_from_lts=recover_from_lts)
         opener = shared.SharedOpener(location, config, adopt, span, world, files, take_over=take_over)

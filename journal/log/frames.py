@@ -176,7 +176,7 @@ class FrameScratch:
     __slots__ = ("_file", "_joined")
 
     def __init__(self) -> None:
-        self._file = BytesIO()
+        self._file = BytesIO(bytes(FRAME_HEADER_BYTES))
         self._joined = memoryview(b"")
 
     def join(self, head: bytes, value: int, buffers: Sequence[Buffer]) -> memoryview:

@@ -18,7 +18,7 @@ from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.bookkeeper_sweep import OrphanSweep
 from tierlog.journal.log.flights import Flights
 from tierlog.journal.log.s3_calls import Put, RepeatedCalls
-from tierlog.journal.log.s3_history import S3History
+from tierlog.journal.log.s3_history import S3History, read_history
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_slot import SlotHeader, SlotKind
 from tierlog.journal.log.shared_call import SharedCall
@@ -60,10 +60,8 @@ def test_every_acked_group_is_read_by_every_later_owner(world: World, seeds: int
 
 
 def put_back_l1_an_epoch_may_be_taken_again(plant: Planter) -> None:
-    reading = s3_open.read_history
-
     def one_less(low: int, slots: Any) -> Any:
-        history = reading(low, slots)
+        history = read_history(low, slots)
         return attrs.evolve(history, epoch=history.epoch - 1) if isinstance(history, S3History) else history
 
     plant(s3_open, "read_history", one_less)
