@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from support.log_worlds import BookKeeperLogWorld, LogWorld, PutBackS3LogWorld, S3LogWorld
-from tierlog.journal.log import bookkeeper_entry, bookkeeper_open, s3_log, s3_open
+from tierlog.journal.log import bookkeeper_entry, bookkeeper_open, s3_history, s3_log, s3_open
 from tierlog.journal.log.bookkeeper_calls import LogContext
 from tierlog.journal.log.bookkeeper_history import LedgerHistory
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
@@ -60,7 +60,7 @@ def test_every_acked_group_is_read_by_every_later_owner(world: World, seeds: int
 
 
 def put_back_l1_an_epoch_may_be_taken_again(plant: Planter) -> None:
-    reading = s3_open.read_history
+    reading = s3_history.read_history
 
     def one_less(low: int, slots: Any) -> Any:
         history = reading(low, slots)
@@ -109,6 +109,7 @@ def l4_the_register_is_not_read_after_the_fence(plant: Planter) -> None:
         before, held = await s3_open._raise_register(ctx, above, after, tried)
         found = await s3_open._read_slots(ctx, held.register.low)
         history, fence = await s3_open._put_fence(ctx, held.register, found)
+        assert fence is not None  # no register is put back
         return s3_open.OpenedS3Log(held, before, history, found, fence.next)
 
     plant(s3_log, "open_s3_log", trusting)

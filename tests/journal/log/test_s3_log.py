@@ -75,13 +75,13 @@ async def test_l1_slots_without_a_register_are_refused(bucket: Bucket, objects: 
 @pytest.mark.parametrize("reopens", [False, True])
 async def test_l1_an_older_register_put_back_costs_no_epoch_twice(bucket: Bucket, reopens: bool) -> None:
     """An opening goes above the newest epoch of the log, whatever the register says."""
+    registers = []
     for epoch in range(1, 5):
         log = log_on(MemoryObjects(bucket))
         assert (await log.open()).epoch == epoch
         await log.append([b"%d" % epoch])
-        if epoch == 1:
-            older = bucket.objects["wal/register"]
-    bucket.objects["wal/register"] = older
+        registers.append(bucket.objects["wal/register"])
+    bucket.objects["wal/register"] = registers[0]
 
     assert (await log_on(MemoryObjects(bucket)).inspect()).history_epoch == 4
     after = [1] if reopens else None  # as the owner of then, which begins again
