@@ -107,6 +107,7 @@ def l4_the_register_is_not_read_after_the_fence(plant: Planter) -> None:
         before, held = await s3_open._raise_register(ctx, above, after, tried)
         found = await s3_open._read_slots(ctx, held.register.low)
         history, fence = await s3_open._put_fence(ctx, held.register, found)
+        assert fence is not None  # no register is put back
         return s3_open.OpenedS3Log(held, before, history, found, fence.next)
 
     plant(s3_log, "open_s3_log", trusting)

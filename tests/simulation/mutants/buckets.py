@@ -47,6 +47,8 @@ def register_is_raised_behind_the_fence(plant: Planter) -> None:
         found = await s3_open._read_slots(ctx, held.register.low)
         register = attrs.evolve(held.register, epoch=1 + max(held.register.epoch, above))
         history, fence = await s3_open._put_fence(ctx, register, found)
+        if fence is None:
+            return await original(ctx, above, after, tried)  # type: ignore[no-any-return]
         before, raised = await s3_open._raise_register(ctx, above, after, tried)
         return OpenedS3Log(raised, before, history, found, fence.next)
 
@@ -162,6 +164,7 @@ def register_is_not_read_after_the_fence(plant: Planter) -> None:
         before, held = await s3_open._raise_register(ctx, above, after, tried)
         found = await s3_open._read_slots(ctx, held.register.low)
         history, fence = await s3_open._put_fence(ctx, held.register, found)
+        assert fence is not None  # no register is put back
         return OpenedS3Log(held, before, history, found, fence.next)
 
     plant(s3_open.open_s3_log, open_log)
