@@ -190,7 +190,8 @@ async def test_b10_a_store_ends_in_order_without_zookeeper(
         await make(store, NAME, b"one")
         site.services[0].has_records = False
     assert "container_lifecycle" in caplog.text
-    assert "Unavailable" not in caplog.text and "Unconfirmed" not in caplog.text
+    assert "Unavailable" not in caplog.text
+    assert "Unconfirmed" not in caplog.text
     async with here.open() as store:
         assert await store.read(NAME, 0, 3) == b"one"
 
