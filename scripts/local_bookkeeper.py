@@ -2,21 +2,33 @@
 
 It is for trying out, not for keeping anything: what it has is below one folder, and a bookie that was removed
 is lost. It listens on the loopback interface, or on another one, and ends with this process, however this
-process ends.
+process ends. As a program it runs one until Ctrl-C.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
+import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.ledgers.install import compile_program
-from tierlog.storage_backends.ledgers.installed import CLIENT, SERVER, Installation, JavaProgram
+from tierlog.storage_backends.ledgers.installed import (
+    CLIENT,
+    SERVER,
+    Installation,
+    JavaProgram,
+    default_folder,
+)
 from tierlog.storage_backends.ledgers.java_runtime import find_java
 
 _SOURCE = Path(__file__).with_name("BookKeeperService.java")
@@ -118,6 +130,11 @@ class LocalBookKeeper:
         assert self._process is not None
         return self._process.pid
 
+    def wait(self) -> None:
+        """Return once it has ended."""
+        assert self._process is not None
+        self._process.wait()
+
     def add_bookie(self) -> None:
         self._order("add")
 
@@ -172,3 +189,37 @@ def _command(installation: Installation, folder: Path, heap_mb: int) -> list[str
     classes = compile_program(installation, java, program, groups)
     path = os.pathsep.join([str(classes), *installation.class_path(groups)])
     return [java, f"-Xmx{heap_mb}m", *_JVM, f"-Djava.io.tmpdir={folder}", "-cp", path, _SOURCE.stem]
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        description="A local BookKeeper for trying tierlog out: ZooKeeper and some bookies in one process, "
+        "until Ctrl-C. Nothing of it is kept. Needs Java 17, and `tierlog bookkeeper install --server`."
+    )
+    parser.add_argument("--bookies", type=int, default=3, help="default: 3")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with (
+            suppress(KeyboardInterrupt),
+            tempfile.TemporaryDirectory(prefix="tierlog-bookkeeper-") as folder,
+            LocalBookKeeper(
+                Installation(default_folder()), Path(folder) / "data", bookies=options.bookies
+            ) as service,
+        ):
+            print(f"a BookKeeper with {options.bookies} bookies at {service.servers}; in another terminal:")
+            print(
+                f"tierlog serve bookkeeper://{service.servers}/my-store --chunks /PATH/OF/A/FOLDER",
+                flush=True,
+            )
+            service.wait()
+            sys.exit("the local BookKeeper has ended")
+    except (TierlogError, RuntimeError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,8 +1,8 @@
 """A real S3 service on this machine: versitygw, which keeps objects as files and honours the conditions of
 puts.
 
-As a program: prints the path of the gateway, after building it if need be; exit status 1 if it cannot be had,
-with the reason on the standard error output.
+As a program: prints the path of the gateway, after building it if need be, or serves a folder with it until
+Ctrl-C (``--serve``); exit status 1 if it cannot be had, with the reason on the standard error output.
 
 The gateway is built with Go, once for each version, into the user's cache folder. Go verifies what it
 fetches, and the module's checksum is compared with the one that is pinned here. Where Go is missing, a
@@ -11,6 +11,7 @@ fetches, and the module's checksum is compared with the one that is pinned here.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import shutil
@@ -213,6 +214,11 @@ class S3Gateway:
         last = _last_line(self.log.read_text(errors="replace"))
         raise NoGateway(f"the S3 gateway does not answer at {self.url}; its last line is: {last}")
 
+    def wait(self) -> None:
+        """Return once it has ended."""
+        if self.process is not None:
+            self.process.wait()
+
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -256,8 +262,44 @@ def _has_attributes(folder: Path) -> bool:
     return True
 
 
-if __name__ == "__main__":
+# --- the command ---------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        description="A local S3 service for trying tierlog out: versitygw, which is built with Go once. "
+        "Without arguments it prints where the program is."
+    )
+    parser.add_argument(
+        "--serve",
+        metavar="FOLDER",
+        type=Path,
+        help=f"serve one bucket, {BUCKET}, on this machine until Ctrl-C; its objects are in FOLDER and are "
+        "there the next time",
+    )
+    parser.add_argument("--port", type=int, default=9000, help="default: 9000")
+    options = parser.parse_args(arguments)
     try:
-        print(find_gateway())
+        program = find_gateway()
+        if options.serve is None:
+            print(program)
+        else:
+            _serve(S3Gateway([program], options.serve.resolve(), address="127.0.0.1", port=options.port))
     except NoGateway as error:
         sys.exit(str(error))
+
+
+def _serve(gateway: S3Gateway) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), gateway:
+        variables = {**AWS_ENVIRONMENT, "TIERLOG_S3_ENDPOINT": gateway.url}
+        print(f"an S3 service with the bucket {BUCKET} at {gateway.url}; in another terminal:")
+        for name, value in variables.items():
+            print(f"export {name}={value}")
+        print(f"tierlog serve s3://{BUCKET}/my-store", flush=True)
+        gateway.wait()
+        raise NoGateway(f"the S3 gateway has ended; its log is {gateway.log}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -112,6 +112,7 @@ _hosts = _group(
     _SERVICE,
     HostGroup,
 )
+_hosts.callback()(join.host)
 _hosts.command()(join.run)
 _hosts.command()(container.drain)
 _hosts.command()(container.start)

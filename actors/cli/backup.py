@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ...storage_backends.base.errors import DataCorruption, OutcomeUnknown, Unavailable
+from ...storage_backends.base.errors import DataCorruption, NotOwner, OutcomeUnknown, Unavailable
 from . import output
 from .agreement import check_agreed
 from .interrupts import end_at_once
@@ -225,7 +225,7 @@ def restore(
     options = RestoreOptions(name, deep, partial)
     done = execute(
         lambda: _restore(data, config, chunks, place, options, replaces=replace),
-        hints=_HINTS,
+        hints={**_HINTS, NotOwner: ""},
         interrupted=RUN_AGAIN,
     )
     if json:

@@ -54,12 +54,9 @@ def move(
 
 def open_again(container: Index, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Reopen a container that was fenced or quarantined. If it is damaged, repair it first; see `tierlog
-    doctor`."""
+    doctor`. The host of one that is served confirms it."""
     now = _assignment(_order(url, f"/v1/containers/{container}/open"), container)
-    if now["phase"] == "serving":
-        _print(now, json, f"container {container} is already open on {now['host']}")
-    else:
-        _print(now, json, f"container {container} is being opened{_PROGRESS}")
+    _print(now, json, f"container {container} is being opened{_PROGRESS}")
 
 
 def drain(

@@ -164,6 +164,7 @@ async def check_copy_place(place: str, own: ChunkLocation, reached: ChunkLocatio
         raise InvalidArgument("--copy-to is empty: name a folder, or s3://BUCKET/PREFIX")
     if place.startswith(SCHEME):
         _check_bucket(place, own, reached)
+        await _refuse_in_stores(reached)
     else:
         await _check_folder(place, data)
 
@@ -180,6 +181,29 @@ def _check_bucket(place: str, own: ChunkLocation, reached: ChunkLocation) -> Non
             f"{place} and the store's own long-term storage {own.chunks} are the same, or one is within the "
             f"other: copy to another prefix or bucket"
         )
+
+
+async def _refuse_in_stores(reached: ChunkLocation) -> None:
+    """Raise ``InvalidArgument`` if the place is that of a store in the bucket, or within one or its long-term
+    storage."""
+    from ...journal.coordination.contract import IDENTITY
+    from ...storage_backends.chunks.s3_objects import S3Objects
+    from ..folder.chunk_location import require_s3, s3_options
+    from ..store.folder_opening import system_world
+    from ..store.nesting import IDENTITY_BYTES, is_identity, refuse_inside_bucket
+
+    require_s3(reached)
+    location, world = parse_location(reached.chunks), system_world()
+    objects = S3Objects(location, s3_options(reached))
+    with notice_of_wait(reached.chunks):
+        await objects.open()
+    try:
+        if is_identity(await objects.find_elsewhere(f"{location.prefix}{IDENTITY}", IDENTITY_BYTES)):
+            raise InvalidArgument(f"{location} is a store: copy to another prefix or bucket")
+        await refuse_inside_bucket(objects, location, world)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await objects.close()
 
 
 async def _check_folder(place: str, data: StoreFolder) -> None:

@@ -14,9 +14,9 @@ from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
-from .options import Chunks, Config, LogLevelOption, store_place
+from .options import Config, LogLevelOption, store_place
 from .running import SERVICE_HINTS, execute, read_settings
-from .serve import Advertise, Containers, Forward, Listen
+from .serve import Adopt, Advertise, Containers, Forward, Listen
 
 if TYPE_CHECKING:
     from ..folder.place import SharedLocation
@@ -29,7 +29,8 @@ class HostGroup(TyperGroup):
     """``host --join PLACE`` is short for ``host run --join PLACE``."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        if args and args[0].startswith("-") and args[0] != "--help":
+        # Without anything too: it says what is missing.
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
             args = ["run", *args]
         return super().make_context(info_name, args, parent, **extra)
 
@@ -44,6 +45,24 @@ Join = Annotated[
         show_default=False,
     ),
 ]
+
+
+def host(
+    join: Annotated[
+        str | None,
+        typer.Option(
+            "--join",
+            metavar="PLACE",
+            help="Run a host on this machine for the store in PLACE, as `tierlog host run --join PLACE` "
+            "does, with the options of that.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    # For the help alone: with options the group runs `host run`.
+    pass
+
+
 Id = Annotated[
     str | None,
     typer.Option(
@@ -71,6 +90,7 @@ def run(
     listen: HostListen = None,
     advertise: Advertise = None,
     forward: Forward = False,
+    adopt: Adopt = False,
     config: Config = None,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -105,12 +125,32 @@ def run(
         check_advertised(address, server.advertise)
         raise_file_limit()
         options = HostOptions(
-            place=str(place).rstrip("/"), id=name, address=address, port=port, advertise=server.advertise
+            place=str(place).rstrip("/"),
+            id=name,
+            address=address,
+            port=port,
+            advertise=server.advertise,
+            adopt=adopt,
         )
         joined = f"joined {options.place} as {name}"
         await HostService(options, settings, lambda url: output.print_lines([f"{joined} at {url}"])).run()
 
     execute(command, uvloop=True)
+
+
+NewChunks = Annotated[
+    str | None,
+    typer.Option(
+        "--chunks",
+        envvar="TIERLOG_CHUNKS",
+        show_envvar=True,
+        metavar="LOCATION",
+        help="Long-term storage of a new store on BookKeeper: s3://BUCKET/PREFIX, or the absolute path of a "
+        "folder that all machines share. It cannot be changed later. A store in a bucket has its own there, "
+        "in lts/.",
+        show_default=False,
+    ),
+]
 
 
 def supervise(
@@ -120,15 +160,16 @@ def supervise(
     advertise: Advertise = None,
     forward: Forward = False,
     containers: Containers = None,
-    chunks: Chunks = None,
+    chunks: NewChunks = None,
     log_level: LogLevelOption = None,
 ) -> None:
     """Supervise the service of a store that all machines reach, without hosts on this machine: they join
     (`tierlog host --join`). While another supervisor is active it stands by, and follows when that one's
     lease has ended.
 
-    A store that does not exist is created. It runs until SIGTERM, Ctrl-C or the terminal's end; hosts that
-    joined go on, for the next supervisor.
+    A store that does not exist is created. It runs until SIGTERM, Ctrl-C or the terminal's end, which end it
+    with exit code 0; hosts that joined go on, for the next supervisor. Before it is active, Ctrl-C ends it
+    with 130, SIGTERM with 143.
     """
 
     async def command() -> None:

@@ -12,7 +12,7 @@ import typer
 from ...storage_backends.base.errors import DataCorruption, OutcomeUnknown, StorageFull, Unavailable
 from . import output
 from .options import Config, Json, store_place
-from .running import RUN_AGAIN, Hints, execute, read_settings
+from .running import RUN_AGAIN, Hints, execute, print_notice, read_settings
 
 if TYPE_CHECKING:
     from ...journal.coordination.contract import Coordination
@@ -76,10 +76,11 @@ def migrate(
     if undo == (to is not None) or (undo and (confirm or chunks)):
         raise typer.BadParameter("name the new place with --to, or give --undo alone")
     if to is None:
-        execute(lambda: _undo(source, config), hints=_HINTS, interrupted=RUN_AGAIN)
-        output.print_json({"source": source}) if json else output.print_lines(
-            [f"the store in {source} can be opened again"]
-        )
+        is_undone = execute(lambda: _undo(source, config), hints=_HINTS, interrupted=RUN_AGAIN)
+        if json:
+            output.print_json({"source": source, "is_undone": is_undone})
+        else:
+            output.print_lines(_described_undo(source) if is_undone else [_no_move(source)])
         return
 
     done = _run(source, to, config, chunks, confirms=confirm)
@@ -107,10 +108,21 @@ def _run(source: str, to: str, config: Path | None, chunks: str, *, confirms: bo
     return execute(command, hints=_HINTS, interrupted=RUN_AGAIN)
 
 
-async def _undo(source: str, config: Path | None) -> None:
+async def _undo(source: str, config: Path | None) -> bool:
     from ..maintenance.migration import undo
 
-    await undo(_place(source, config))
+    return await undo(_place(source, config))
+
+
+def _described_undo(source: str) -> list[str]:
+    return [
+        f"the store in {source} can be opened again",
+        "delete what the move has copied to the other place: it belongs to no store",
+    ]
+
+
+def _no_move(source: str) -> str:
+    return f"there is no move of the store in {source} to undo"
 
 
 def _place(path: str, config: Path | None) -> MigrationPlace:
@@ -122,9 +134,17 @@ def _place(path: str, config: Path | None) -> MigrationPlace:
     settings, world = read_settings(config, None), system_world()
 
     def only(coordination: Coordination, identity: StoreIdentity) -> AbstractAsyncContextManager[None]:
-        return nobody_serves(coordination, identity, world.id_bytes(), settings.server.lease)
+        lease = settings.server.lease
+        return nobody_serves(coordination, identity, world.id_bytes(), lease, _show_wait)
 
     return make_place(path, settings, LocalFiles(), world, only)
+
+
+def _show_wait(holder: str, seconds: float) -> None:
+    # For scripts too: it may take longer than the move.
+    print_notice(
+        f"{holder} has the lease of the store's supervisor: waiting up to {seconds:.0f} s for its end"
+    )
 
 
 def _show(done: Migration) -> None:

@@ -186,7 +186,8 @@ LogLevelOption = Annotated[
         callback=_set_log_level,
         envvar="TIERLOG_LOG_LEVEL",
         show_envvar=True,
-        help="Log to stderr from this level on; default: info for serve, nothing for other commands.",
+        help="Log to stderr from this level on; default: info for `serve`, `supervise` and `host run`, "
+        "nothing for other commands.",
         show_default=False,
     ),
 ]

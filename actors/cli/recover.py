@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.errors import DataCorruption, NotOwner
 from . import output
 from .agreement import check_agreed
 from .options import DEFAULT_DATA, Config, Data, Json, number_option
@@ -36,6 +36,15 @@ ChunksToRecover = Annotated[
 _HINTS: Hints = {
     DataCorruption: "`tierlog lts verify` lists all problems; a backup is restored with `tierlog restore`"
 }
+_STORE_HINTS: Hints = {**_HINTS, NotOwner: "if the service is not to go on, add --take-over"}
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Recover also from the long-term storage of a store in a bucket that a service serves: its "
+        "containers are shut out.",
+    ),
+]
 
 
 def recover(
@@ -48,6 +57,7 @@ def recover(
     data: Data = DEFAULT_DATA,
     config: Config = None,
     chunks: ChunksToRecover = None,
+    take_over: TakeOver = False,
 ) -> None:
     """Recover a store whose logs (wal/) are lost from its long-term storage alone, as of the last complete
     full flush of each container; with --container one container, whose log is moved away after a question if
@@ -60,6 +70,9 @@ def recover(
     """
     if not from_lts:
         raise typer.BadParameter("name what to recover from: --from-lts")
+
+    if container is not None and take_over:
+        raise typer.BadParameter("--take-over is for whole stores: leave it or --container out")
 
     if container is None and yes:
         raise typer.BadParameter("--yes answers the question of --container: add that, or leave --yes out")
@@ -83,7 +96,9 @@ def recover(
         folder = check_path(data)
         async with _linked(folder, read_settings(config, chunks)) as settings:
             if container is None:
-                return await recover_store(folder, settings, LocalFiles(), system_world())
+                return await recover_store(
+                    folder, settings, LocalFiles(), system_world(), take_over=take_over
+                )
             return await recover_container(folder, settings, LocalFiles(), system_world(), container)
 
     if container is not None and not yes:
@@ -92,7 +107,8 @@ def recover(
             facts = f"the log of container {container} {found.state}"
             question = f"{facts[0].upper()}{facts[1:]}. Give up what it alone has?"
             check_agreed(question, asks=not json, facts=facts)
-    recovered = execute(command, hints=_HINTS, interrupted=RUN_AGAIN)
+    hints = _STORE_HINTS if container is None else _HINTS
+    recovered = execute(command, hints=hints, interrupted=RUN_AGAIN)
     if json:
         output.print_json(output.as_json(recovered))
     else:
@@ -119,6 +135,7 @@ async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[S
         if not await there.is_dir():
             raise InvalidArgument(f"--chunks: there is no folder {there}")
         is_new = not await link.exists()
+        is_new_folder = not await anyio.Path(folder.path).exists()
         if is_new:
             await anyio.Path(folder.path).mkdir(parents=True, exist_ok=True)
             await link.symlink_to(await there.resolve())
@@ -134,6 +151,9 @@ async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[S
         if is_new:
             with anyio.CancelScope(shield=True):
                 await link.unlink()
+                if is_new_folder:
+                    with suppress(OSError):  # it has something else meanwhile
+                        await anyio.Path(folder.path).rmdir()
         raise
 
 

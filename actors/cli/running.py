@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ..folder.lock_files import Owner
     from ..folder.paths import StoreFolder
     from ..gateway.client.async_client import Client
-    from ..gateway.wire.errors import NoSuchPath
     from ..settings.configuration import StoreConfig
     from ..store.read_only import StoreView
     from ..store.store import SegmentStore
@@ -69,6 +68,12 @@ _NOTICE_SECONDS = 1.0
 def print_error(message: str) -> None:
     """Print the message as one line on stderr."""
     sys.stderr.write(f"error: {printable(' '.join(message.split()))}\n")
+
+
+def print_notice(message: str) -> None:
+    """Print on stderr what the command is waiting for."""
+    sys.stderr.write(f"{printable(message)}\n")
+    sys.stderr.flush()
 
 
 def report_os_error(error: OSError) -> int:
@@ -320,11 +325,12 @@ async def ask_service(
     Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there
     is no answer, or one that is no ``kind``.
     """
-    from ..gateway.client.addresses import check_addresses, nobody_answers
+    from ..gateway.client.addresses import check_addresses, no_supervisor, nobody_answers
     from ..gateway.wire.errors import NoSuchPath
 
     *others, last = check_addresses(url)
     silent: dict[str, _NoAnswer] = {}
+    hosts: list[str] = []
     with notice_of_wait(url):
         for address in (*others, last):
             # That nobody listens shows at once, but for a machine that is gone.
@@ -332,27 +338,38 @@ async def ask_service(
             try:
                 return await _ask(address, method, path, body, kind, seconds, connect)
             except NoSuchPath as error:
-                error = await _explained(address, error)
-                if address == last and not silent:
-                    raise error from None
-                silent[address] = _NoAnswer(str(error), is_unsent=True)
+                if not await _is_host(address):
+                    if address == last and not silent:
+                        raise
+                    silent[address] = _NoAnswer(str(error), is_unsent=True)
+                elif others:
+                    hosts.append(address)
+                else:
+                    raise type(error)(_only_a_host(address)) from None
             except _NoAnswer as error:
                 if not error.is_unsent and method != "GET":
                     raise nobody_answers({address: error.reason}) from error.__cause__
                 silent[address] = error
-    raise nobody_answers({each: error.reason for each, error in silent.items()}) from silent[last].__cause__
+    reasons = {each: error.reason for each, error in silent.items()}
+    if hosts:
+        raise no_supervisor(hosts, reasons)
+    raise nobody_answers(reasons) from silent[last].__cause__
 
 
-async def _explained(address: str, error: NoSuchPath) -> NoSuchPath:
-    """``error``, with what to ask if a host is there, which lacks the paths of the supervisor."""
+async def _is_host(address: str) -> bool:
+    """Whether a host is there, which lacks the paths of the supervisor."""
     from ..gateway.wire import paths
     from ..gateway.wire.bodies import Health
 
     try:
         await _ask(address, "GET", paths.HEALTH, None, Health, _REQUEST_SECONDS, _REQUEST_SECONDS)
     except (TierlogError, _NoAnswer):
-        return error
-    return type(error)(
+        return False
+    return True
+
+
+def _only_a_host(address: str) -> str:
+    return (
         f"{address} is a host, and only the supervisor knows all hosts and containers: ask it, at the URL "
         f"that `tierlog serve` or `tierlog supervise` printed"
     )

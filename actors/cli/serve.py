@@ -84,7 +84,7 @@ TakeOver = Annotated[
 Adopt = Annotated[
     bool,
     typer.Option(
-        "--adopt", help="Serve a copied or restored folder even if long-term storage has a newer owner."
+        "--adopt", help="Serve a copied or restored store even if long-term storage has a newer owner."
     ),
 ]
 

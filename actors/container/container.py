@@ -26,6 +26,7 @@ import anyio.lowlevel
 import attrs
 
 from ...journal.manifest.chain import StoredElement
+from ...journal.manifest.element import Kind
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -157,6 +158,8 @@ class Container:
         self.waiters = SegmentWaiters(self)
         self._built: ContainerComponents | None = None
         self._recovery = RecoveryReport(0, 0, 0)
+        self.had_migrated = False
+        """Whether it was opened although it had been ended for a move (rule E3)."""
 
     @property
     def is_poisoned(self) -> bool:
@@ -222,8 +225,10 @@ class Container:
             components = self._built = build_components(self)
             recovery = Recovery(self.log, opened, self.state, components.publisher, self.cache)
             self._recovery = await recovery.run()
+            last = self.state.manifest.recorded_last
+            self.had_migrated = last is not None and last.kind is Kind.MIGRATED
             if not self.options.migrates:
-                refuse_migrated(self.state.manifest.recorded_last, self.index)
+                refuse_migrated(last, self.index)
             await components.table_runs.open()
             await self.history.note_lengths()
             await components.checkpointer.compact(components.publisher.publish)

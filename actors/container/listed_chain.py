@@ -24,7 +24,9 @@ from ..folder.fingerprint import Fingerprint
 from .claims import Claim, list_claims
 from .manifest_state import ManifestState
 
-_ADOPT = "adopt it, with open_store(adopt=True) or `tierlog serve --adopt`"
+_ADOPT = (
+    "adopt it, with open_store(adopt=True), `tierlog serve --adopt` or `tierlog host --join PLACE --adopt`"
+)
 OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
 """What a check finds if no other history has gone on."""
 
@@ -164,15 +166,21 @@ def lost_log(listed: ListedChain, container: int, moved: Sequence[str] = ()) -> 
     )
 
 
-def refuse_migrated(element: Element | None, container: int) -> None:
+def refuse_migrated(element: Element | None, container: int, *, is_decided: bool = False) -> None:
     """Raises ``StoreMismatch`` if this, the newest element that is known, says that the container goes on at
-    another place (rule E2)."""
+    another place (rule E2). ``is_decided``: and that it cannot be given up any more (rule E4)."""
     if element is not None and element.kind is Kind.MIGRATED:
         place = folder_of(element).shown
-        raise StoreMismatch(
-            f"container {container} was moved to {place}: open the store there. If the move was not "
-            f"completed, `tierlog migrate --confirm` goes on with it and `tierlog migrate --undo` gives it up"
+        remedy = (
+            "If the move was not completed, `tierlog migrate --confirm` goes on with it and `tierlog migrate "
+            "--undo` gives it up"
         )
+        if is_decided:
+            remedy = (
+                "The move is decided and cannot be undone: if it was interrupted, `tierlog migrate "
+                "--confirm` completes it. Then `tierlog migrate` moves the store back, to an empty place"
+            )
+        raise StoreMismatch(f"container {container} was moved to {place}: open the store there. {remedy}")
 
 
 def empty(container: int, *, can_adopt: bool) -> Unavailable:

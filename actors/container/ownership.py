@@ -544,7 +544,7 @@ class StorageOwnership:
         await self._log.confirm_owner()
         if step is Step.FOREIGN and listed.newest is not None:
             # E2: also with ``adopt``, and for an older copy of the log.
-            refuse_migrated(self._source.manifest.newest, self.container)
+            refuse_migrated(self._source.manifest.newest, self.container, is_decided=self._migrates)
             refuse_migrated(listed.newest.element, self.container)
         chosen = self._adopt and not self._is_open
         if step is Step.EMPTY:

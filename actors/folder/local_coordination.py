@@ -11,7 +11,7 @@ not abandoned on cancellation (rule W7).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import blake2b
 
@@ -89,7 +89,7 @@ class _LocalLease(Lease):
     def is_held(self) -> bool:
         return self._lock is not None
 
-    async def renew(self) -> None:
+    async def renew(self, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
         await anyio.lowlevel.checkpoint()
         if self._lock is None:
             raise NotOwner(f"the lock in {self._path} was released")

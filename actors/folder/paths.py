@@ -108,10 +108,11 @@ def check_path(path: object) -> StoreFolder:
     if b"\0" in encoded:
         raise InvalidArgument(f"no file can have the name {path!r}")
     if encoded.startswith((b"s3:/", b"bookkeeper:/")):  # a Path has lost a slash
-        where = "in a bucket" if encoded.startswith(b"s3") else "on BookKeeper"
+        scheme, _, rest = os.fsdecode(encoded).partition(":/")
+        where = "in a bucket" if scheme == "s3" else "on BookKeeper"
         raise InvalidArgument(
-            f"{os.fspath(path)!r} is {where}, and this needs a data folder: such a store is opened by "
-            f"tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
+            f"'{scheme}://{rest.lstrip('/')}' is {where}, and this needs a data folder: such a store is "
+            f"opened by tierlog.open_store and by `tierlog serve`, with a text s3://BUCKET/PREFIX or "
             f"bookkeeper://ZOOKEEPER:PORT/PATH; other commands take its service, --url"
         )
     try:
@@ -228,25 +229,40 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
     if (yield from read_identity(folder.wal)) is not None:
         return
 
-    parent = folder.path
-    while (parent := os.path.dirname(parent)) != os.path.dirname(parent):
-        with suppress(OSError):  # a folder that cannot be read is no store of this process
-            yield Close((yield Open(identity_file(StoreFolder(parent).wal))))
-            raise InvalidArgument(
-                f"{folder.path} is inside the store {parent}: name that one, or a folder outside of it"
-            )
+    yield from refuse_inside_folders(folder.path)
     for inner in (folder.wal, folder.chunks):
         with suppress(OSError):
             for each in (yield ListFolder(inner)):
                 other = f"{inner}/{each.name}"
-                with suppress(OSError):
-                    yield Close((yield Open(identity_file(StoreFolder(other).wal))))
+                if (yield from _kind_of(other)):
                     raise InvalidArgument(
                         f"{folder.path} is around another store, {other}: name that one, or another folder"
                     )
     if _other_file(entries):
         yield from _refuse_lost_logs(folder)
         yield from refuse_other_files(folder)
+
+
+def refuse_inside_folders(path: str) -> Program[None]:
+    """Raises ``InvalidArgument`` if a store, or the chunks of one, are in a folder above ``path``."""
+    parent = path
+    while (parent := os.path.dirname(parent)) != os.path.dirname(parent):
+        if kind := (yield from _kind_of(parent)):
+            raise InvalidArgument(
+                f"{path} is inside the {kind} {parent}: name that one, or a folder outside of it"
+            )
+
+
+def _kind_of(folder: str) -> Program[str]:
+    """What the folder is; empty if it is no store's."""
+    for kind, mark in (
+        ("store", identity_file(StoreFolder(folder).wal)),
+        ("long-term storage", f"{folder}/{IDENTIFICATION}"),
+    ):
+        with suppress(OSError):  # a folder that cannot be read is no store of this process
+            yield Close((yield Open(mark)))
+            return kind
+    return ""
 
 
 def refuse_other_files(folder: StoreFolder) -> Program[None]:

@@ -335,6 +335,7 @@ async def only_restore(
     else:
         await check_long_term_storage(folder, files, config)
     lane = restore_lane(files, folder)
+    is_new = await run_program(files, _is_missing(folder), folder.path)
     with anyio.CancelScope(shield=True):
         lock = await run_program(lane, begin_restore(folder), folder.path)
     is_published = False
@@ -344,6 +345,25 @@ async def only_restore(
     finally:
         with anyio.CancelScope(shield=True):
             await run_program(lane, end_restore(folder, lock, is_published=is_published), folder.path)
+            if is_new and not is_published:
+                await run_program(files, _remove_empty(folder), folder.path)
+
+
+def _is_missing(folder: StoreFolder) -> Program[bool]:
+    try:
+        yield ListFolder(folder.path)
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _remove_empty(folder: StoreFolder) -> Program[None]:
+    try:
+        yield RemoveFolder(folder.path)
+    except OSError as error:
+        # What a restore has copied stays, for the next one.
+        if error.errno not in (*_TAKEN, errno.ENOENT):
+            raise
 
 
 def _check_new_folder(folder: StoreFolder) -> Program[None]:

@@ -41,12 +41,14 @@ class ChunkOrigin(Value):
 
 
 def parse_chunk_name(name: str) -> ChunkOrigin | None:
-    """The origin of ``.../<segment>/<epoch>-<offset>-<id>``. None for a name of any other form, which is
-    never garbage unless a record names it."""
-    segment, _, last = name.rpartition("/")
+    """The origin of ``containers/<container>/<segment>/<epoch>-<offset>-<id>``. None for a name of any other
+    form, also one that ends so, as the chunks of a store that is inside this one's: that is never garbage
+    unless a record names it."""
     try:
+        containers, _, segment, last = name.split("/")
         epoch, offset, _ = last.split("-")
-        return ChunkOrigin(*map(hex_number, (segment.rpartition("/")[2], epoch, offset)))
+        origin = ChunkOrigin(*map(hex_number, (segment, epoch, offset)))
+        return origin if containers == "containers" else None
     except (DecodeError, ValueError):
         return None
 
@@ -65,7 +67,8 @@ def creator_of(name: str) -> int | None:
 
 def is_run(name: str) -> bool:
     """Imported files have any name (rule S19), also one in a folder ``runs``."""
-    return name.startswith(CONTAINERS_PREFIX) and name.rpartition("/")[0].endswith("/runs")
+    parts = name.removeprefix(CONTAINERS_PREFIX).split("/")
+    return name.startswith(CONTAINERS_PREFIX) and len(parts) == 3 and parts[1] == "runs"
 
 
 def is_ready(

@@ -37,6 +37,7 @@ from ...journal.manifest.pin_record import PINS, list_pins, pin_record_name
 from ...journal.manifest.store_record import (
     MIGRATION_RECORD,
     STORE_RECORD,
+    being_moved,
     check_store_record,
     ensure_store_record,
     read_store_record,
@@ -53,6 +54,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.world import World
 from ..container.container import Container
+from ..container.listed_chain import refuse_migrated
 from ..container.lts_boot import LtsBoot, claim_chain, read_boot
 from ..folder.fingerprint import FINGERPRINT_BYTES
 from ..folder.identity import StoreIdentity
@@ -131,16 +133,28 @@ async def migrate(
             return await move.run(confirms=confirms)
 
 
-async def undo(source: MigrationPlace) -> None:
-    """Give a move up that was not completed: the store in ``source`` can be opened again. Raises
-    ``StoreMismatch`` if it can only be completed."""
+async def undo(source: MigrationPlace) -> bool:
+    """Give a move up that was not completed: the store in ``source`` can be opened again. Returns whether
+    there was one. Raises ``StoreMismatch`` if it can only be completed."""
+
+    async def had_ended(container: Container) -> bool:
+        return container.had_migrated
+
     async with source.connected():
         await _identity_of(source)
         # E3: its ``Open`` takes the number of the element that would decide the move, or is refused.
         async with source.opened(migrates=True) as store:
-            for backup in await store.backups():
-                if _is_own(backup.name):
-                    await store.remove_backup(backup.name)
+            own = [backup.name for backup in await store.backups() if _is_own(backup.name)]
+            for name in own:
+                await store.remove_backup(name)
+            ended = [await store.on_container(index, had_ended) for index in range(store.containers)]
+    return bool(own) or any(ended)
+
+
+async def _list_own(chunks: ChunkStorage) -> list[str]:
+    """The names of the backups that moves have made."""
+    found = [info.name.removeprefix(PINS) async for info in chunks.list(f"{PINS}{_PREFIX}")]
+    return [name for name in found if _is_own(name)]
 
 
 def _is_own(backup: str) -> bool:
@@ -207,6 +221,9 @@ class _Move:
             return await self._run_again(found, ends)
 
         if not any(ended.decision for ended in ends):
+            # E6: whatever refuses the move leaves nothing in the new place.
+            await self._check_no_other(ends)
+            await self._source.check_closed()
             await self._target.check_target(self._identity, self._new)
         async with self._target.building(self._identity, self._new) as building:
             if not any(ended.decision for ended in ends):
@@ -250,6 +267,21 @@ class _Move:
                 await _remove_mark(chunks)
         return self._report(is_complete=True)
 
+    async def _check_no_other(self, ends: Sequence[_Ended]) -> None:
+        """Rule E7: raises ``StoreMismatch`` if the store was moved to another place, completely or not,
+        ``InvalidArgument`` if such a move is prepared."""
+        for index, ended in enumerate(ends):
+            if ended.migrated is not None and ended.migrated.element.owner.location != self._target.shown:
+                refuse_migrated(ended.migrated.element, index)
+        async with self._own.reader() as chunks:
+            for backup in await _list_own(chunks):
+                if not backup.startswith(self._backups):
+                    raise InvalidArgument(
+                        f"a move of this store to another place is prepared (backup {backup}): give it up "
+                        f"with `tierlog migrate {self._source.named} --undo` and delete what it has copied, "
+                        f"or complete it"
+                    )
+
     async def _begin(self) -> None:
         """Mark the new place, whose chunks are to be those of the store. Raises ``StoreMismatch`` if it is
         marked for another one, ``InvalidArgument`` if there are others."""
@@ -257,7 +289,11 @@ class _Move:
             return
         identity = self._identity
         async with self._new.writer(create=True) as chunks:
-            if await read_store_record(chunks, MIGRATION_RECORD) is None:
+            mark = await read_store_record(chunks, MIGRATION_RECORD)
+            if mark is not None and mark.store != identity.store_id:
+                raise being_moved(self._target.named, mark.store)
+            if mark is None:
+                await self._new.refuse_nested()
                 async with aclosing(chunks.list("")) as infos:
                     async for info in infos:
                         raise InvalidArgument(

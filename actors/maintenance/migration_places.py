@@ -23,6 +23,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
+from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ...storage_backends.chunks.s3_location import parse_location
 from ..folder.chunk_location import (
     ChunkLocation,
@@ -56,7 +57,7 @@ from ..folder.restore_folder import (
 )
 from ..settings.configuration import S3Config, StoreConfig
 from ..settings.layout_mode import LayoutMode
-from ..store.bucket import LOGS_AND_RECORDS
+from ..store.nesting import refuse_nested_chunks
 from ..store.opening import StoreOpener, log_options
 from ..store.shared import SharedOpener, SharedPlace
 from ..store.shared import make_place as make_shared_place
@@ -78,6 +79,16 @@ class ChunkPlace:
     @property
     def shown(self) -> str:
         return self.location.shown(self.folder)
+
+    def own(self) -> list[str]:
+        """The parts that a store has there, but for imported files, which keep their names."""
+        names = ("containers/", "_system/", *([] if self.location.is_bucket else [IDENTIFICATION]))
+        return [f"{self.shown}/{name}" for name in names]
+
+    async def refuse_nested(self) -> None:
+        """Raises ``InvalidArgument`` if they would be inside another store, or around one."""
+        if self.location.chunks:
+            await refuse_nested_chunks(self.location, self._files, self._world)
 
     def reader(self) -> AbstractAsyncContextManager[ChunkStorage]:
         return opened_chunks(make_chunk_reader(self.location, self._files, self.folder, self._world))
@@ -108,6 +119,8 @@ class Building(ABC):
 class MigrationPlace(ABC):
     shown: str
     """For elements and messages."""
+    named: str
+    """As a command takes it."""
 
     @abstractmethod
     def connected(self) -> AbstractAsyncContextManager[None]:
@@ -137,12 +150,18 @@ class MigrationPlace(ABC):
 
     @abstractmethod
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
-        """What may be deleted when the store has been moved away, whose chunks are in ``chunks``."""
+        """What may be deleted when the store has been moved away, whose chunks are in ``chunks``: only what
+        is its own, because other stores may be beside it."""
 
     @abstractmethod
     def opened(self, *, migrates: bool) -> AbstractAsyncContextManager[SegmentStore]:
         """The store that is there, with this process as its only owner; ``migrates`` as in ``StoreOpener``.
         Raises ``InvalidArgument`` or ``Unavailable`` if another process has it open."""
+
+    @abstractmethod
+    async def check_closed(self) -> None:
+        """Raises ``InvalidArgument`` or ``Unavailable`` if another process has the store open that is
+        there."""
 
     @abstractmethod
     async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
@@ -160,6 +179,7 @@ class FolderPlace(MigrationPlace):
         self._config = config
         self._files = files
         self._world = world
+        self.named = folder.path
         self.shown = f"{socket.gethostname()}:{folder.path}"
 
     @asynccontextmanager
@@ -183,7 +203,7 @@ class FolderPlace(MigrationPlace):
         return [_slashed(os.path.realpath(self._folder.path))]
 
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
-        others = [] if keeps_chunks or not chunks.location.chunks else [f"{chunks.shown}/"]
+        others = [] if keeps_chunks or not chunks.location.chunks else chunks.own()
         return [f"{self._folder.path}/", *others]
 
     @asynccontextmanager
@@ -191,16 +211,19 @@ class FolderPlace(MigrationPlace):
         folder, files = self._folder, self._files
         await finish_restore(files, folder)
         await existing_identity(files, folder)
-        # For people: another process may open the folder right after this, and is fenced, or fences.
-        if owners := await live_owners(files, folder):
-            raise InvalidArgument(
-                describe_opening(folder.path, owners, use_service="stop that service first")
-            )
+        await self.check_closed()
         opener = StoreOpener(
             folder=folder, config=self._config, migrates=migrates, world=self._world, files=files
         )
         async with opener.store(None) as store:
             yield store
+
+    async def check_closed(self) -> None:
+        # For people: another process may open the folder right after this, and is fenced, or fences.
+        if owners := await live_owners(self._files, self._folder):
+            raise InvalidArgument(
+                describe_opening(self._folder.path, owners, use_service="stop that service first")
+            )
 
     async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         await check_folder(self._files, self._folder)
@@ -261,7 +284,7 @@ class SharedMigrationPlace(MigrationPlace):
         self._world = world
         self._only_service = only_service
         self._connected: SharedPlace | None = None
-        self.shown = str(location).rstrip("/")
+        self.named = self.shown = str(location).rstrip("/")
 
     def choose_chunks(self, chunks: str, s3: S3Config | None = None) -> None:
         # A bucket has its own, which cannot be configured.
@@ -305,21 +328,25 @@ class SharedMigrationPlace(MigrationPlace):
         return [f"{self.shown}/"]
 
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
-        root = f"{self.shown}/"
-        if not chunks.shown.startswith(root):
-            return [root, *([] if keeps_chunks else [f"{chunks.shown}/"])]
-        return [f"{root}{name}" for name in (LOGS_AND_RECORDS if keeps_chunks else ("",))]
+        records = [f"{self.shown}/{name}" for name in self._place.records]
+        return records if keeps_chunks else [*records, *chunks.own()]
 
     @asynccontextmanager
     async def opened(self, *, migrates: bool) -> AsyncIterator[SegmentStore]:
+        async with self._unserved(), self._opener(migrates=migrates).store(None) as store:
+            yield store
+
+    async def check_closed(self) -> None:
+        async with self._unserved():
+            pass
+
+    @asynccontextmanager
+    async def _unserved(self) -> AsyncIterator[None]:
         identity = await self.identity()
         if identity is None:
             raise InvalidArgument(f"there is no store in {self.shown}")
-        async with (
-            self._only_service(self._place.coordination, identity),
-            self._opener(migrates=migrates).store(None) as store,
-        ):
-            yield store
+        async with self._only_service(self._place.coordination, identity):
+            yield
 
     async def check_target(self, identity: StoreIdentity, chunks: ChunkPlace) -> None:
         if await self._place.check_target(chunks.location):

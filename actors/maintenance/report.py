@@ -39,7 +39,7 @@ from ..container.confirmation import unconfirmed_record
 from ..container.listed_chain import list_chain, moved_from
 from ..container.published_check import OWN_CHAIN
 from ..gc.garbage_total import GarbageTotal, count_garbage, list_parts
-from ..gc.rules import is_run
+from ..gc.rules import creator_of, is_run
 from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerView, StoreView
 from ..store.views import ContainerSnapshot, SegmentView, SnapshotSource, on_snapshot
@@ -209,7 +209,7 @@ def _use_of(
         return ChunkUse.UNREFERENCED
     if name.startswith(_SYSTEM):
         return ChunkUse.SYSTEM
-    return ChunkUse.UNREFERENCED if name.startswith(_OWN_CHUNKS) or name in released else ChunkUse.OTHER
+    return ChunkUse.UNREFERENCED if creator_of(name) is not None or name in released else ChunkUse.OTHER
 
 
 async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
@@ -359,7 +359,14 @@ async def unreferenced_names(view: StoreView, container: ContainerView) -> list[
     known = index.records.keys() | index.runs | index.kept
     prefixes = [_own_chunks(container.index), runs_prefix(container.index)]
     async with aclosing(list_parts(view.chunks, prefixes, _PAGE)) as parts:
-        return sorted([info.name async for part in parts for info in part if info.name not in known])
+        return sorted(
+            [info.name async for part in parts for info in part if _may_be_garbage(info.name, known)]
+        )
+
+
+def _may_be_garbage(name: str, known: AbstractSet[str]) -> bool:
+    """As for the collector: what has another name is no chunk or run of this store."""
+    return name not in known and creator_of(name) is not None
 
 
 async def find_unconfirmed(view: StoreView, container: ContainerView) -> UnconfirmedRecord | None:
@@ -406,7 +413,8 @@ async def _flaws(view: SegmentView[SnapshotSource], record: ChunkRecord, progres
 async def list_lengths(chunks: ChunkStorage, container: int, names: Iterable[str]) -> dict[str, int]:
     """The lengths of all chunks of the container, and of those of ``names`` that are imported files."""
     prefix = _own_chunks(container)
-    lengths = {info.name: info.length async for info in chunks.list(prefix)}
+    listed = {info.name: info.length async for info in chunks.list(prefix)}
+    lengths = {name: length for name, length in listed.items() if creator_of(name) is not None}
     for name in names:
         if not name.startswith(prefix):  # an imported file, which keeps its name
             with suppress(ChunkNotFound):
@@ -430,7 +438,7 @@ async def _unreferenced(
 
     async def garbage_among(names: Sequence[str]) -> list[str]:
         known = index.records.keys() | index.runs | index.kept
-        found = [name for name in names if name not in known]
+        found = [name for name in names if _may_be_garbage(name, known)]
         if needing is not None:
             needing.update(*(needed.get(name, ()) for name in found))
         return found

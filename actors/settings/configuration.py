@@ -485,7 +485,8 @@ class LogConfig(Value):
 
     level: str = _choice(
         "auto",
-        "The least level that is logged; auto is info for `tierlog serve`, and nothing for other commands.",
+        "The least level that is logged; auto is info for `tierlog serve`, `tierlog supervise` "
+        "and `tierlog host run`, and nothing for other commands.",
         ("auto", "error", "warning", "info"),
     )
 

@@ -30,6 +30,7 @@ _BITS_MAX = 64
 # Bounded: Python refuses to convert numbers of thousands of digits.
 _WITH_UNIT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})")
 _PLAIN = re.compile(r"[0-9]{1,20}(\.[0-9]{1,40})?")
+_URL = re.compile(r"https?://([^/?#:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^?#]*)?")
 _TEXT = re.compile(r'[^\x00-\x20"\\\x7f]{0,255}')
 
 
@@ -162,6 +163,10 @@ class UrlSetting(TextSetting):
         if isinstance(value, str) and "@" in value:
             raise UnitError(f"a URL must not contain a user name or a password; leave them out, {self.range}")
         super().check(value)
+        if value and not _URL.fullmatch(str(value)):
+            raise UnitError(
+                f"{value!r} is not the URL of a service; write https://NAME or http://NAME:PORT, {self.range}"
+            )
 
 
 @attrs.frozen(eq=False, repr=False)

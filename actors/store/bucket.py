@@ -24,21 +24,24 @@ from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..container.checkpoint import CheckpointOptions
 from ..folder.chunk_location import ChunkLocation, require_s3, s3_options
 from ..settings.configuration import StoreConfig
-from .nesting import DELAYS, IDENTITY_BYTES, PATIENCE, refuse_around, refuse_inside_bucket
+from ..telemetry.logging import get_logger
+from .nesting import DELAYS, PATIENCE, refuse_around_bucket, refuse_inside_bucket
 from .shared import SharedPlace
+from .supervised import CHUNKS
 
 if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_objects import S3Objects
 
-_LOGS, _CHUNKS, _LEASES, _TRIAL = "wal/", "lts/", "leases/", "trial"
-LOGS_AND_RECORDS = (_LOGS, IDENTITY, TERM, CONTROL, _LEASES, _TRIAL)
-"""What is below the prefix besides the chunks."""
+_LOGS, _CHUNKS, _LEASES, _TRIAL = "wal/", CHUNKS, "leases/", "trial"
+_log = get_logger("node")
 _GROUPS_MAX, _SMALL_GROUP = 128, 64 << 10
 """A checkpoint is due after so many small groups, because an opening fetches each."""
 _COSTLY_GROUPS_MAX = 4096
 
 
 class BucketPlace(SharedPlace):
+    records = (_LOGS, IDENTITY, TERM, CONTROL, _LEASES, _TRIAL)
+
     def __init__(self, location: S3Location, config: StoreConfig, world: World) -> None:
         if config.chunks:
             raise ConfigError(
@@ -75,6 +78,12 @@ class BucketPlace(SharedPlace):
         assert self._objects is not None
         await refuse_inside_bucket(self._objects, self._location, self._world)
         await refuse_others(self._objects, self.coordination, self._world)
+        if not self._location.prefix:
+            _log.warning(
+                "whole_bucket",
+                place=str(self._location),
+                reason="without a prefix the store has the whole bucket, in which no other one can be made",
+            )
 
     async def locate_chunks(self) -> ChunkLocation:
         return ChunkLocation(f"{self._location}{_CHUNKS}", self._config.s3)
@@ -119,18 +128,14 @@ async def refuse_others(objects: ObjectStore, coordination: Coordination, world:
     """There is no identity: raises if something else is there."""
     calls = RepeatedCalls(objects, world, PATIENCE, DELAYS)
 
-    async def find(key: str) -> bytes | None:
-        found = await calls.get(key, IDENTITY_BYTES)
-        return found and found.data
-
     async def keys_below(prefix: str) -> list[str]:
         return [each.key for each in await calls.list(prefix)]
 
     if await keys_below(f"{_CHUNKS}{MIGRATION_RECORD}"):
         raise being_moved(coordination.place(""))
-    logs = await keys_below(_LOGS)
-    await refuse_around(logs, find, coordination.place)
-    if logs or await keys_below(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
+    own = f"{_CHUNKS}{STORE_RECORD}"  # of the same store, which another process makes
+    await refuse_around_bucket(objects, world, coordination.place, own)
+    if await keys_below(_LOGS) or await keys_below(f"{_CHUNKS}{CONTAINERS_PREFIX}"):
         raise DataCorruption(
             "the store's identity is missing although there are logs or chunks of it: put the object back",
             file=coordination.place(IDENTITY),
@@ -140,6 +145,3 @@ async def refuse_others(objects: ObjectStore, coordination: Coordination, world:
             f"{coordination.place('')} is long-term storage of a store with logs elsewhere: name another "
             f"prefix"
         )
-    others = [*await keys_below(_CHUNKS), *await keys_below(_LEASES)]
-    own = f"{_CHUNKS}{STORE_RECORD}"  # of the same store, which another process makes
-    await refuse_around((key for key in others if key != own), find, coordination.place)

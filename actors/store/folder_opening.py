@@ -35,7 +35,7 @@ from ..folder.restore_folder import finish_restore
 from ..kernel.process_status import process_start
 from ..settings.configuration import StoreConfig
 from ..telemetry.logging import get_logger
-from .nesting import refuse_chunks_inside
+from .nesting import refuse_nested_chunks
 
 _log = get_logger("node")
 
@@ -72,7 +72,7 @@ async def refuse_claimed(
     location: ChunkLocation, files: Files, folder: StoreFolder, world: World, advice: str
 ) -> None:
     """Raises ``StoreMismatch`` if a store has its chunks there, ``InvalidArgument`` if they would be inside
-    another store."""
+    another store, or around one."""
     chunks = make_chunk_reader(location, files, folder, world)
     await chunks.open()
     try:
@@ -90,8 +90,8 @@ async def refuse_claimed(
         # A new folder has no ``lts/`` either.
     finally:
         await chunks.close()
-    if location.is_bucket:
-        await refuse_chunks_inside(location, world)
+    if location.chunks:
+        await refuse_nested_chunks(location, files, world)
 
 
 async def identify(

@@ -8,6 +8,7 @@ the logs of all containers, which recover by being opened again, with a new side
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,7 @@ from ...journal.coordination.zookeeper import ZooKeeperCoordination
 from ...journal.log.bookkeeper_layout import BookKeeperLogOptions
 from ...journal.log.bookkeeper_log import BookKeeperLog
 from ...journal.log.bookkeeper_quorum import choose_quorum, quorum_warning
+from ...journal.log.bookkeeper_sweep import KnownLedgers
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import (
     ConfigError,
@@ -42,14 +44,14 @@ from ..folder.place import BOOKKEEPER, BookKeeperLocation
 from ..settings.configuration import BookKeeperConfig, StoreConfig
 from ..telemetry.logging import get_logger
 from .folder_opening import refuse_claimed
-from .nesting import refuse_around, refuse_inside
+from .nesting import refuse_around, refuse_inside, refuse_nested_chunks
 from .runtime import background
 from .shared import SharedPlace
 
 _log = get_logger("node")
 _LOGS = "logs"
-_NAMES = (_LOGS, IDENTITY, CHUNKS, TERM, CONTROL, "leases")
-"""Of what a store has directly below its path."""
+_NODES_MAX = 2_000
+"""The most nodes below the path of a new store that are asked for others below them."""
 _NO_FOLDER = StoreFolder("/")
 """These chunks are in no data folder."""
 _OF_FILE_SYSTEMS = {"lost+found"}
@@ -77,6 +79,8 @@ def wanted_quorum(settings: BookKeeperConfig) -> Quorum | None:
 
 
 class LedgerPlace(SharedPlace):
+    records = (f"{_LOGS}/", IDENTITY, CHUNKS, TERM, CONTROL, "leases/")
+
     def __init__(self, location: BookKeeperLocation, config: StoreConfig, files: Files, world: World) -> None:
         self._location = location
         self._config = config
@@ -84,6 +88,7 @@ class LedgerPlace(SharedPlace):
         self._world = world
         self.counts: S3RequestCounts | None = None
         self._service = make_service(location, config)
+        self._known = KnownLedgers()
         self.coordination = ZooKeeperCoordination(self._service, location.path, world)
 
     @asynccontextmanager
@@ -156,14 +161,22 @@ class LedgerPlace(SharedPlace):
             return f"{BOOKKEEPER}{servers}/{path}".rstrip("/")
 
         await refuse_inside(own, find, shown)
-        below = [key for name in _NAMES async for key in self._below(f"/{own}/{name}")]
-        await refuse_around((key[1:] for key in below), find, lambda path: shown(path or own))
+        await refuse_around(
+            [key async for key in self._below(own) if key != f"{own}/{IDENTITY}"],
+            find,
+            lambda path: shown(path or own),
+        )
 
     async def _below(self, path: str) -> AsyncIterator[str]:
-        for name in await self._service.children(path):
-            yield f"{path}/{name}"
-            async for each in self._below(f"{path}/{name}"):
-                yield each
+        """The first ``_NODES_MAX`` nodes below ``path``, the nearest first."""
+        found = deque([path])
+        for _ in range(_NODES_MAX):
+            if not found:
+                return
+            above = found.popleft()
+            for name in await self._service.children(f"/{above}"):
+                yield f"{above}/{name}"
+                found.append(f"{above}/{name}")
 
     async def check_target(self, chunks: ChunkLocation) -> bool:
         await self._refuse_nested()
@@ -189,7 +202,7 @@ class LedgerPlace(SharedPlace):
             appends_max=settings.appends_max,
             ledger_bytes=settings.ledger_bytes,
         )
-        return BookKeeperLog(self._service, path, log_id, self._world, options, owner)
+        return BookKeeperLog(self._service, path, log_id, self._world, options, owner, self._known)
 
     # --- chunks ----------------------------------------------------------------------------------
 
@@ -223,6 +236,8 @@ class LedgerPlace(SharedPlace):
             self._files, _is_identified(location.chunks), location.chunks
         ):
             await refuse_claimed(location, self._files, _NO_FOLDER, self._world, _LOST_RECORDS)
+        else:
+            await refuse_nested_chunks(location, self._files, self._world)
 
     async def _check_reachable(self, location: ChunkLocation) -> None:
         chunks = make_chunk_reader(location, self._files, _NO_FOLDER, self._world)

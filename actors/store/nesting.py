@@ -1,9 +1,16 @@
-"""No store is made inside another one, or around one: what belongs to it is listed by its prefix, and what
-nothing names there may be deleted. A store that exists is opened wherever it is."""
+"""No store is made inside another one, or around one: whoever deletes the outer one would delete the inner
+one too. A store that exists is opened wherever it is.
+
+For inside, each place above is asked. For around, what is below the place is listed, which is nothing as a
+rule; only so much is looked at that a bucket with many other objects delays nobody for long. The sweep, and
+what a move says to delete, keep to the names that a store gives:
+a nesting that was not found costs no data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,10 +19,13 @@ from ...journal.coordination.contract import IDENTITY
 from ...journal.log.repetition import Repetition
 from ...journal.manifest.store_record import STORE_RECORD
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
+from ...storage_backends.base.files import Files
+from ...storage_backends.base.object_store import ObjectStore
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_location import S3Location, parse_location
 from ..folder.chunk_location import ChunkLocation, s3_options
 from ..folder.identity import decode
+from ..folder.paths import refuse_inside_folders, run_program
 
 if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_objects import S3Objects
@@ -24,6 +34,8 @@ PATIENCE, DELAYS = 30.0, (0.02, 1.0)
 """Seconds for which an opening repeats a request, and between two of them."""
 IDENTITY_BYTES = 256
 """More than an identity has."""
+KEYS_MAX = 100_000
+"""The most objects below a place that are looked at."""
 Find = Callable[[str], Awaitable[bytes | None]]
 """The start of what has that key or path; None if there is nothing, or it may not be read."""
 
@@ -69,19 +81,29 @@ async def refuse_around(keys: Iterable[str], find: Find, shown: Callable[[str], 
         )
 
 
-async def refuse_chunks_inside(location: ChunkLocation, world: World) -> None:
-    """``refuse_inside`` for the chunks of a new store, which are in a bucket."""
-    # Imported for the stores that need it: its client takes long.
-    from ...storage_backends.chunks.s3_objects import S3Objects
+async def refuse_around_bucket(
+    objects: ObjectStore, world: World, shown: Callable[[str], str], own: str = ""
+) -> None:
+    """``refuse_around`` for the first ``KEYS_MAX`` of ``objects``, except for the key ``own``."""
+    repeat = Repetition(world, PATIENCE, DELAYS)
 
-    place = parse_location(location.chunks)
-    objects = S3Objects(place, s3_options(location))
-    await objects.open()
-    try:
-        await refuse_inside_bucket(objects, place, world)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await objects.close()
+    async def find(key: str) -> bytes | None:
+        found = await repeat(lambda: objects.get(key, IDENTITY_BYTES))
+        return found and found.data
+
+    async def find_keys() -> list[str]:
+        count, keys = 0, list[str]()
+        async with aclosing(objects.list("")) as listed:
+            async for each in listed:
+                count += 1
+                if each.key.endswith((f"/{IDENTITY}", f"/{STORE_RECORD}")) and each.key != own:
+                    keys.append(each.key)
+                if count == KEYS_MAX:
+                    break
+        return keys
+
+    # A store before its parts.
+    await refuse_around(sorted(await repeat(find_keys), key=len), find, shown)
 
 
 async def refuse_inside_bucket(objects: S3Objects, place: S3Location, world: World) -> None:
@@ -91,3 +113,26 @@ async def refuse_inside_bucket(objects: S3Objects, place: S3Location, world: Wor
         return await repeat(lambda: objects.find_elsewhere(key, IDENTITY_BYTES))
 
     await refuse_inside(place.prefix, find, lambda path: str(S3Location(place.bucket, path)))
+
+
+async def refuse_nested_chunks(location: ChunkLocation, files: Files, world: World) -> None:
+    """Raises ``InvalidArgument`` if the chunks of a new store, which are not in its folder, would be inside
+    another one, or around one."""
+    if not location.is_bucket:
+        await run_program(files, refuse_inside_folders(location.chunks), location.chunks)
+        return
+
+    # Imported for the stores that need it: its client takes long.
+    from ...storage_backends.chunks.s3_objects import S3Objects
+
+    place = parse_location(location.chunks)
+    objects = S3Objects(place, s3_options(location))
+    await objects.open()
+    try:
+        await refuse_inside_bucket(objects, place, world)
+        await refuse_around_bucket(
+            objects, world, lambda key: str(S3Location(place.bucket, place.prefix + key))
+        )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await objects.close()

@@ -224,8 +224,10 @@ async def open_store(
     ``take_over`` is set: then that process is fenced, and its calls raise ``NotOwner``.
 
     ``path`` may be ``s3://BUCKET/PREFIX``, or ``bookkeeper://ZOOKEEPER:PORT/PATH`` with chunks where
-    ``config.chunks`` says: then all of the store is there, and it can be opened from any machine. Nothing
-    locks it: the last opening fences the ones before, with and without ``take_over``.
+    ``config.chunks`` says: then all of the store is there, and it can be opened from any machine. It is
+    refused while a service serves the store, unless ``take_over`` is set; a service that crashed is waited
+    for, 1.25 of its ``server.lease``. Nothing else locks it: the last opening fences the ones before, with
+    and without ``take_over``.
 
     ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
     the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
@@ -241,7 +243,7 @@ async def open_store(
     ``files`` are for simulations.
 
     Raises:
-        NotOwner: Another process has the folder open, and ``take_over`` is not set.
+        NotOwner: Another process has the folder open, or a service the store, and ``take_over`` is not set.
         StoreMismatch: The folder was created with another number of containers or by a newer version, or
             long-term storage belongs to another store or to a newer copy of this one.
         DataCorruption: A file is damaged; the error has its name and the offset.
@@ -261,7 +263,7 @@ async def open_store(
         from . import shared
 
         shared.refuse_arguments(location, storage, recover_from_lts=recover_from_lts)
-        opener = shared.SharedOpener(location, config, adopt, span, world, files)
+        opener = shared.SharedOpener(location, config, adopt, span, world, files, take_over=take_over)
     else:
         opener = StoreOpener(
             folder=_checked_folder(path, config),
@@ -375,7 +377,7 @@ class StoreOpener:
             # Not above: it opens logs as well.
             from .recover_container import recover_if_lost
 
-            await recover_if_lost(self.folder, self.config, self.files, self.world)
+            await recover_if_lost(self.folder, self.config, self.files, self.world, take_over=self.take_over)
         # Not before: a lost store may have left other files than a new one may find.
         await check_folder(self.files, self.folder)
         await report_shared(self.files, self.folder)

@@ -56,10 +56,12 @@ from ..folder.restore_folder import only_restore, publish, refuse_logs, restore_
 from ..settings.configuration import StoreConfig
 from .lts_view import LtsContainer, check_readable
 from .opening import log_options
+from .supervised import refuse_supervised_chunks
 
 Prepare = Callable[[ChunkStorage], Awaitable[object]]
 _CACHE_BYTES = 16 << 20
 _SHOWN_MAX = 3
+_STOP = "stop it first, because a recovery shuts its containers out"
 
 
 @attrs.frozen
@@ -97,19 +99,25 @@ async def recover_store(
     world: World,
     backup: str = "",
     prepare: Prepare | None = None,
+    *,
+    take_over: bool = False,
 ) -> RecoveredStore:
     """Make the logs of the store in ``folder``, or in the bucket that ``config`` names, from its long-term
     storage alone; with ``backup`` as of that, which the newest elements keep. ``prepare`` copies the backup
-    there first.
+    there first. Long-term storage of a store in a bucket that a service serves is refused (rule V14), unless
+    ``take_over`` is set: then its containers are shut out.
 
-    Raises ``InvalidArgument`` (there are logs, no long-term storage, or no complete backup), ``Unavailable``
-    (another restore into the folder is under way, or long-term storage does not answer), ``DataCorruption``
-    (an object is damaged, or a segment is not as of one moment), ``StoreMismatch`` (an earlier version wrote
-    it).
+    Raises ``NotOwner`` (a service serves it), ``InvalidArgument`` (there are logs, no long-term storage, or
+    no complete backup), ``Unavailable`` (another restore into the folder is under way, or long-term storage
+    does not answer), ``DataCorruption`` (an object is damaged, or a segment is not as of one moment),
+    ``StoreMismatch`` (an earlier version wrote it).
     """
     async with only_restore(folder, files, config, makes_chunks=prepare is not None):
         building = restore_folder(folder)
         location = await resolve_location(files, building, config, world)
+        if not take_over:
+            # V14: before anything of it is claimed.
+            await refuse_supervised_chunks(location, config.server.lease, world, _STOP)
         chunks = make_chunk_storage(location, files, folder, world, create=prepare is not None)
         await chunks.open()
         try:

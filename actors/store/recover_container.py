@@ -141,13 +141,15 @@ async def _replaced(folder: StoreFolder, files: Files, container: int, kept: str
         raise
 
 
-async def recover_if_lost(folder: StoreFolder, config: StoreConfig, files: Files, world: World) -> None:
+async def recover_if_lost(
+    folder: StoreFolder, config: StoreConfig, files: Files, world: World, *, take_over: bool = False
+) -> None:
     """Recover the store in ``folder`` if it has no logs, or those of its containers whose log is lost: the
     choice of whoever opens it (rule R11). What each container is as of is logged. Raises the errors of
     ``recover_store``."""
     identity = await run_program(files, read_identity(folder.wal), folder.wal)
     if identity is None:
-        _report(await recover_store(folder, config, files, world))
+        _report(await recover_store(folder, config, files, world, take_over=take_over))
         return
 
     for container in await _find_lost(folder, config, files, world, identity):

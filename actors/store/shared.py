@@ -2,9 +2,9 @@
 opened on any of them. What is on the local disk are copies, which may be removed while it is not open.
 
 An opening takes the store over: there is no lock that it could respect, and its logs fence the owner before.
-A service has a lease (``supervisor/term.py``), and its processes on one machine find each other in a folder
-among the copies. Crash: the identity is one record (rule D1), made last; whatever else was begun is the log's
-and the chunks' matter.
+Only a service has a lease (``supervisor/term.py``), which an opening respects (rule V14). Its processes on
+one machine find each other in a folder among the copies. Crash: the identity is one record (rule D1), made
+last; whatever else was begun is the log's and the chunks' matter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from hashlib import blake2b
@@ -51,8 +51,10 @@ from .folder_opening import announced, check_containers
 from .opening import make_chunk_cache, merge_runs, runtime_options
 from .runtime import ContainerRuntime, RuntimeParts, serve
 from .store import SegmentStore
+from .supervised import refuse_supervised
 
 T = TypeVar("T")
+_IN_SERVICE = "use tierlog.connect, stop that service, or fence it with take_over=True"
 _log = get_logger("node")
 _KNOWN, _KNOWN_BYTES = "store", 100
 """In the service's local folder: the id of the store that it had."""
@@ -64,6 +66,8 @@ class SharedPlace(ABC):
     """The service that keeps a store's logs and records, and where its chunks are. Made without asking
     anybody."""
 
+    records: Sequence[str]
+    """What a store has directly below the place, besides its chunks."""
     coordination: Coordination
     """Once it is open."""
     counts: S3RequestCounts | None
@@ -142,6 +146,8 @@ class SharedOpener:
     files: Files
     migrates: bool = False
     """As in ``StoreOpener``."""
+    take_over: bool = True
+    """Fence a service that serves the store, in place of being refused (rule V14)."""
     place: SharedPlace = attrs.field(init=False)
     cache: str = attrs.field(init=False)
     """The absolute path of the folder for local copies."""
@@ -159,7 +165,10 @@ class SharedOpener:
         """Serve all containers."""
         async with self._connected():
             identity = await self._identify(containers, self.place.begin)
-            # Before anybody is fenced.
+            if not self.take_over:
+                # V14: before anybody is fenced.
+                coordination, lease = self.place.coordination, self.config.server.lease
+                await refuse_supervised(coordination, lease, str(self.location), _IN_SERVICE)
             await run_program(self.files, make_folder(self.cache), self.cache)
             budget = self.config.shutdown.embedded_budget
             async with serve(await self._parts(identity, self.world.id_bytes(), budget)) as store:
@@ -194,7 +203,7 @@ class SharedOpener:
         async with self._connected(waits=True):
             coordination = self.place.coordination
             # A host never creates a store, as in a data folder.
-            identity = await self._awaited(partial(_existing_identity, coordination))
+            identity = await self._awaited(partial(_existing_identity, coordination, self.location))
             if store_id and store_id != identity.store_id.hex():
                 raise StoreMismatch(
                     f"{self.location} is store {identity.store_id.hex()} now, and the service serves "
@@ -373,10 +382,13 @@ def _remember(memory: str, identity: StoreIdentity, new_id: str) -> Program[None
         yield from remake_name(memory, f"{memory}-{new_id}", f"{store_id}\n".encode())
 
 
-async def _existing_identity(coordination: Coordination) -> StoreIdentity:
+async def _existing_identity(coordination: Coordination, location: SharedLocation) -> StoreIdentity:
     record, place = await coordination.load(IDENTITY), coordination.place(IDENTITY)
     if record is None:
-        raise InvalidArgument(f"{place} is missing: there is no store; start its supervisor, which makes it")
+        raise InvalidArgument(
+            f"there is no store at {location}, because {place} is missing: start its supervisor, which makes "
+            f"it, or correct the place"
+        )
     return decode(record.data, place)
 
 

@@ -64,6 +64,7 @@ ASSIGNMENT_PHASES: StateTable[AssignmentPhase, AssignmentEvent] = StateTable(
         (AssignmentPhase.SERVING, AssignmentEvent.DAMAGED): AssignmentPhase.QUARANTINED,
         (AssignmentPhase.SERVING, AssignmentEvent.FENCED): AssignmentPhase.FENCED,
         (AssignmentPhase.SERVING, AssignmentEvent.HOST_LOST): AssignmentPhase.UNASSIGNED,
+        (AssignmentPhase.SERVING, AssignmentEvent.ORDERED): AssignmentPhase.OPENING,
         (AssignmentPhase.SERVING, AssignmentEvent.CLOSE_ORDERED): AssignmentPhase.CLOSING,
         (AssignmentPhase.CLOSING, AssignmentEvent.CLOSED): AssignmentPhase.UNASSIGNED,
         (AssignmentPhase.CLOSING, AssignmentEvent.HOST_LOST): AssignmentPhase.UNASSIGNED,

@@ -331,6 +331,14 @@ class Fleet:
         self.assignments.wait(assignment)
         return self._next_orders(now)
 
+    def open_again(self, index: int, now: float) -> list[Command]:
+        """An operator's order: ``release``. What counts as served may have been fenced from outside, which an
+        idle host has not noticed yet (rule V3): the host looks, and opens it again if it was."""
+        assignment = self.assignments[index]
+        if assignment.phase is AssignmentPhase.SERVING and self.hosts[assignment.host].accepts_containers:
+            return [self._placement.open_again(assignment, now)]
+        return self.release(index, now)
+
     def _check_move(self, index: int, host_id: str) -> None:
         if index not in range(len(self.assignments)):
             raise ValueError(f"no container {index}: the containers are 0 to {len(self.assignments) - 1}")

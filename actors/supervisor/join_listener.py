@@ -1,9 +1,10 @@
 """The supervisor's side of joining: the TCP port on which hosts of other machines connect, and the record
 that tells them of it (rules V11 and V12).
 
-The record is put before the first host can join, again whenever the set of joined hosts changes, and never
-over one with a higher term. Crash: it is as before or as after (rule D1); hosts of a supervisor that is gone
-find its successor's in its place. Cancellation leaves a put that is under way to the bucket.
+The record is put before the first host can join, again whenever the set of joined hosts changes or it is
+found lost, and never over one with a higher term. Crash: it is as before or as after (rule D1); hosts of a
+supervisor that is gone find its successor's in its place. Cancellation leaves a put that is under way to the
+bucket.
 """
 
 from __future__ import annotations
@@ -16,30 +17,43 @@ import anyio
 import anyio.abc
 import attrs
 
-from ...journal.coordination.contract import CONTROL, Coordination
-from ...storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable, Unsupported
+from ...journal.coordination.contract import CONTROL, Coordination, Record
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    OutcomeUnknown,
+    StorageFull,
+    Unavailable,
+    Unsupported,
+)
 from ..telemetry.logging import get_logger
 from .control.channel import Connection, accept_each
 from .control.messages import Unanswered
 from .control.record import ControlRecord, decode_control, encode_control
-from .term import superseded
+from .term import Predecessor, Term, superseded
 
 _log = get_logger("supervisor")
 _RETRY_SECONDS = 1.0
 """The pause after a record that could not be put."""
+_LOOK_CHECKS = 3
+"""How many checks of the term pass between two looks at the record: a request each time."""
 UNPROVEN_MAX = 64
 """Connections at a time that have not proven themselves."""
 _WARNING_SECONDS = 60.0
 """Between two warnings about connections without a proof."""
 
 
-async def joined_before(coordination: Coordination, store: str) -> tuple[str, ...]:
-    """The hosts that had joined the last supervisor of the store with this id in hexadecimal."""
+async def find_predecessor(coordination: Coordination, store: str) -> Predecessor:
+    """The last supervisor of the store with this id in hexadecimal."""
     found = await coordination.load(CONTROL)
     if found is None:
-        return ()
-    record = decode_control(found.data, coordination.place(CONTROL))
-    return record.hosts if record.is_of(store) else ()
+        return Predecessor()
+    try:
+        record = decode_control(found.data, coordination.place(CONTROL))
+    except DataCorruption as error:
+        # V12: it is made anew. Its hosts come by themselves.
+        _log.warning("control_record_lost", reason=str(error))
+        return Predecessor()
+    return Predecessor(record.term, record.hosts) if record.is_of(store) else Predecessor()
 
 
 class JoinListener:
@@ -49,13 +63,17 @@ class JoinListener:
         listener: anyio.abc.Listener[anyio.abc.SocketStream],
         record: ControlRecord,
         new_id: Callable[[], bytes],
+        term: Term,
     ) -> None:
         """``record``: what is put first; its hosts are those that are awaited. ``new_id`` returns 16 bytes
         that it never returned before, for nonces and put ids."""
+        self._term = term
         self._coordination = coordination
         self._listener = listener
         self._record = record
         self._new_id = new_id
+        self._newest = b""
+        """The record as it was put last."""
         self._changed = anyio.Event()
         self.published = anyio.Event()
         """Set when the record is there: hosts find this supervisor."""
@@ -108,30 +126,53 @@ class JoinListener:
             self._changed.set()
 
     async def publish(self) -> None:
-        """Keep the record up to date. Raises ``NotOwner`` if there is one with a higher term."""
+        """Keep the record there, and up to date. Raises ``NotOwner`` if there is one with a higher term."""
+        known: ControlRecord | None = None
         while True:
             # Before it is put: what changes meanwhile is put next.
-            self._changed = anyio.Event()
+            self._changed, record = anyio.Event(), self._record
             try:
-                await self._put(self._record)
+                await self._keep(record, is_new=record is not known)
             except (Unavailable, OutcomeUnknown, StorageFull, Unsupported) as error:
                 _log.warning("control_record_not_put", reason=str(error))
                 await anyio.sleep(_RETRY_SECONDS)
                 continue
+            known = record
             self.published.set()
-            await self._changed.wait()
+            with anyio.move_on_after(_LOOK_CHECKS * self._term.interval):
+                await self._changed.wait()
 
-    async def _put(self, record: ControlRecord) -> None:
+    async def _keep(self, record: ControlRecord, *, is_new: bool) -> None:
         # D1: a late put of an earlier attempt is not taken for this one, nor carried out after it: equal
         # bytes would have the same version.
         data = encode_control(attrs.evolve(record, put_id=self._new_id()))
         while True:
             found = await self._coordination.load(CONTROL)
-            if found is not None:
-                other = decode_control(found.data, self._coordination.place(CONTROL))
-                # V1: never over a later supervisor's. What was in the store's place before has other terms.
-                if other.is_of(record.store_id.hex()) and other.term > record.term:
-                    raise superseded(record.term, other.term)
+            if found is not None and found.data == self._newest and not is_new:
+                return
+            lost = self._why_lost(found, record)
+            if lost and self.published.is_set():
+                # V12: not in the place of a store that was removed, nor while another may be active.
+                await self._term.confirm()
+                _log.warning("control_record_lost", reason=lost)
             if await self._coordination.compare_and_set(CONTROL, data, found.version if found else ""):
                 _log.info("control_record_put", address=record.address, port=record.port, hosts=record.hosts)
+                self._newest = data
                 return
+
+    def _why_lost(self, found: Record | None, record: ControlRecord) -> str:
+        """Why what was found is none that this supervisor has put; empty if it is. Raises ``NotOwner`` if it
+        is a later one's."""
+        place = self._coordination.place(CONTROL)
+        if found is None:
+            return f"{place} is missing"
+        try:
+            other = decode_control(found.data, place)
+        except DataCorruption as error:
+            return str(error)
+        if not other.is_of(record.store_id.hex()):
+            return f"{place} is of another store"
+        # V1: never over a later supervisor's.
+        if other.term > record.term:
+            raise superseded(record.term, other.term)
+        return f"{place} is of the term {other.term}" if other.term < record.term else ""

@@ -173,6 +173,10 @@ class Placement:
 
         return fits
 
+    def open_again(self, assignment: Assignment, now: float) -> OpenContainer:
+        """On the host that it is served by, which asks its log first whether it is the owner (rule V3)."""
+        return self._open(assignment, assignment.host, now)
+
     def _open(self, assignment: Assignment, host_id: str, now: float) -> OpenContainer:
         self._requests += 1
         assignment.request = self._requests

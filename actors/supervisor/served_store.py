@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import anyio
 import attrs
 
 from ...journal.coordination.contract import IDENTITY, Coordination
-from ...storage_backends.base.errors import InvalidArgument, StoreMismatch
+from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch, Unavailable
 from ...storage_backends.base.files import Files, IsGuarded, MakeFolder, Program
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
-from ..folder.chunk_location import check_location
+from ..folder.chunk_location import ChunkLocation, check_location, make_chunk_reader, opened_chunks
 from ..folder.identity import StoreIdentity, decode
 from ..folder.local_coordination import LocalCoordination
 from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared, run_program
@@ -25,6 +26,9 @@ from ..folder.place import SharedLocation
 from ..settings.configuration import StoreConfig
 from ..store.folder_opening import identify, locate_chunks
 from .term import TermOptions
+
+_LOOK_SECONDS = 5.0
+"""Long-term storage that takes longer to say whether the store was moved is not waited for."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -105,6 +109,9 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
     await run_program(files, _make_guarded(asked.local.path), asked.local.path)
     opener = SharedOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
     async with opener.served(asked.containers, waits=asked.stands_by) as (coordination, identity):
+        if not asked.stands_by:
+            location = await opener.place.locate_chunks()
+            await _refuse_moved(location, files, StoreFolder(opener.cache), world)
         lease = asked.config.server.lease
         yield ServedStore(
             identity=identity,
@@ -126,16 +133,29 @@ def _make_guarded(folder: str) -> Program[None]:
         )
 
 
+async def _refuse_moved(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
+    """Raises ``StoreMismatch`` if the chain of the first container, the first that a move ends, says that the
+    store was moved (rule E2): each host would be refused. What cannot be read is left to the hosts."""
+    from ...journal.manifest.chain import list_elements, read_newest
+    from ..container.listed_chain import refuse_migrated
+
+    with suppress(Unavailable, DataCorruption), anyio.move_on_after(_LOOK_SECONDS):
+        async with opened_chunks(make_chunk_reader(location, files, folder, world)) as chunks:
+            newest = await read_newest(chunks, 0, await list_elements(chunks, 0))
+        refuse_migrated(None if newest is None else newest.element, 0)
+
+
 async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world: World) -> ServedStore:
     if asked.recover_from_lts:
         # Not above: it opens logs and containers.
         from ..store.recover_container import recover_if_lost
 
-        await recover_if_lost(folder, asked.config, files, world)
+        await recover_if_lost(folder, asked.config, files, world, take_over=asked.take_over)
     await check_folder(files, folder)
     await report_shared(files, folder)
     location = await locate_chunks(files, folder, asked.config, world)
     await check_location(location, files, folder, world)
     identity = await identify(files, folder, asked.containers, asked.config, world)
+    await _refuse_moved(location, files, folder, world)
     coordination = LocalCoordination(files, folder, world.new_id)
     return ServedStore(identity=identity, coordination=coordination, term=TermOptions())

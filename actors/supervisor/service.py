@@ -45,7 +45,7 @@ from .control.channel import control_path
 from .control.record import ControlRecord
 from .fleet import FleetOptions
 from .hosts import is_own_id, own_id
-from .join_listener import JoinListener, joined_before
+from .join_listener import JoinListener, find_predecessor
 from .options import SupervisorOptions
 from .served_store import ServedStore, StoreAsked, check_place, open_served
 from .supervisor import Supervisor
@@ -175,7 +175,9 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 # In a data folder, which only this machine has, none can join.
                 None
                 if options.store.is_local
-                else partial(joined_before, served_store.coordination, served_store.identity.store_id.hex()),
+                else partial(
+                    find_predecessor, served_store.coordination, served_store.identity.store_id.hex()
+                ),
                 None if options.store.is_local else served_store.confirm,
             ) as term,
         ):
@@ -306,7 +308,7 @@ async def _open_join_listener(
         term.awaited,
         store.identity.store_id,
     )
-    return JoinListener(store.coordination, listener, record, world.id_bytes)
+    return JoinListener(store.coordination, listener, record, world.id_bytes, term)
 
 
 def _make_supervisor(

@@ -292,8 +292,8 @@ class Supervisor:
         self._execute(self.fleet.unpin(self.checked_container(index), self._now()))
 
     def release(self, index: int) -> None:
-        """Open a fenced or quarantined container again."""
-        self._execute(self.fleet.release(self.checked_container(index), self._now()))
+        """Open a fenced or quarantined container again; the host of one that is served confirms it."""
+        self._execute(self.fleet.open_again(self.checked_container(index), self._now()))
 
     async def drain(self, host: str) -> None:
         """Returns when the host has confirmed it, and remembers it for the next supervisor (V10). Raises

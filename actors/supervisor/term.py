@@ -15,6 +15,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import anyio
 import attrs
@@ -45,7 +46,17 @@ _AWAY = (Unavailable, OutcomeUnknown, StorageFull)
 _RELEASE_SECONDS = 5.0
 """A lease that could not be released by then ends by itself."""
 
-FindAwaited = Callable[[], Awaitable[tuple[str, ...]]]
+
+class Predecessor(NamedTuple):
+    """The supervisor before, as the record ``control`` shows it; the defaults if there is none."""
+
+    term: int = 0
+    hosts: tuple[str, ...] = ()
+    """Those that had joined it."""
+
+
+FindPredecessor = Callable[[], Awaitable[Predecessor]]
+Confirm = Callable[[], Awaitable[None]]
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -60,6 +71,10 @@ class TermOptions(Value):
     D3). One that stands by waits for ever."""
     takes_over: bool = False
     """Have a supervisor that lives end, in place of being refused."""
+    awaits_renewed: bool = True
+    """Wait also for a lease that its holder is seen to renew: it may be about to end."""
+    on_wait: Callable[[str, float], None] | None = None
+    """Called once with the holder of a lease that is waited for, and for how long at most."""
 
     @classmethod
     def watched(cls, lease: float, *, takes_over: bool, stands_by: bool = False) -> TermOptions:
@@ -81,6 +96,7 @@ class Term:
     _lease: Lease
     awaited: tuple[str, ...] = ()
     """The hosts that had joined the supervisor before."""
+    _confirm: Confirm | None = None
 
     def is_held(self) -> bool:
         """Whether no later supervisor can have started since the last check (rule D4)."""
@@ -93,12 +109,25 @@ class Term:
         if newest > self.number:
             raise superseded(self.number, newest)
         try:
-            await self._lease.renew()
+            await self._lease.renew(self._confirm and self._confirm_removed)
         except NotOwner as error:
             # It is about to raise the term.
             raise NotOwner(
                 f"another supervisor took over ({error}): this one ends, the hosts obey the newer one"
             ) from error
+
+    async def confirm(self) -> None:
+        """Raises ``StoreMismatch`` if the store is not there any more, and ``Unavailable`` while a later
+        supervisor may have started."""
+        if self._confirm is not None:
+            await self._confirm()
+        if not self.is_held():
+            raise Unavailable("the supervisor's lease may have ended")
+
+    async def _confirm_removed(self) -> None:
+        assert self._confirm is not None
+        await self._confirm()
+        _log.warning("lease_put_again", reason="its record was removed")
 
 
 def superseded(own: int, newer: int) -> NotOwner:
@@ -114,16 +143,18 @@ async def claim_term(
     identity: StoreIdentity,
     owner: bytes,
     options: TermOptions | None = None,
-    find_awaited: FindAwaited | None = None,
-    confirm: Callable[[], Awaitable[None]] | None = None,
+    find_predecessor: FindPredecessor | None = None,
+    confirm: Confirm | None = None,
 ) -> AsyncIterator[Term]:
-    """Become the store's supervisor. ``owner``: 16 bytes that no other start has. ``find_awaited`` reads
-    which hosts had joined the one before. ``confirm``, called before a term is taken, raises if the store is
-    not there any more. Raises ``Unavailable`` if another process is."""
+    """Become the store's supervisor. ``owner``: 16 bytes that no other start has. ``confirm``, called before
+    a term is taken and before a lost record is put again, raises if the store is not there any more. Raises
+    ``Unavailable`` if another process is."""
     options, is_active = options or TermOptions(), False
     while True:
         try:
-            async with _claimed(coordination, identity.log_id, owner, options, find_awaited, confirm) as term:
+            async with _claimed(
+                coordination, identity.log_id, owner, options, find_predecessor or _find_none, confirm
+            ) as term:
                 is_active = True
                 yield term
                 return
@@ -142,18 +173,22 @@ async def _claimed(
     log_id: bytes,
     owner: bytes,
     options: TermOptions,
-    find_awaited: FindAwaited | None,
-    confirm: Callable[[], Awaitable[None]] | None,
+    find_predecessor: FindPredecessor,
+    confirm: Confirm | None,
 ) -> AsyncIterator[Term]:
-    lease = await _take_lease(coordination, log_id, owner, options)
+
+    async def raise_term() -> tuple[int, Predecessor]:
+        predecessor = await find_predecessor()
+        return await _raise_term(coordination, log_id, owner, predecessor.term), predecessor
+
+    lease = await _take_lease(coordination, options, raise_term)
     try:
         # V1: it may have stood by for weeks.
         if confirm is not None:
             await confirm()
         # V1: durable before the first order, so that no later supervisor takes the same term.
-        number = await _raise_term(coordination, log_id, owner)
-        awaited = () if find_awaited is None else await find_awaited()
-        yield Term(number, options.interval, coordination, log_id, lease, awaited)
+        number, predecessor = await raise_term()
+        yield Term(number, options.interval, coordination, log_id, lease, predecessor.hosts, confirm)
     finally:
         # A cancelled stop must free the lease too, or the next supervisor in this process is refused.
         with anyio.move_on_after(_RELEASE_SECONDS, shield=True) as limit:
@@ -167,11 +202,16 @@ async def _claimed(
 
 @asynccontextmanager
 async def nobody_serves(
-    coordination: Coordination, identity: StoreIdentity, owner: bytes, lease: float
+    coordination: Coordination,
+    identity: StoreIdentity,
+    owner: bytes,
+    lease: float,
+    on_wait: Callable[[str, float], None] | None = None,
 ) -> AsyncIterator[None]:
     """No supervisor is active while the body runs: this process has its lease, for a store that other
-    machines reach. Raises ``Unavailable`` if a supervisor has it."""
-    options = TermOptions(lease=lease, interval=lease / 3)
+    machines reach. ``on_wait`` as in ``TermOptions``. Raises ``Unavailable`` if a supervisor has it, as soon
+    as it is seen to renew it."""
+    options = TermOptions(lease=lease, interval=lease / 3, awaits_renewed=False, on_wait=on_wait)
     async with claim_term(coordination, identity, owner, options) as term, body_group() as tasks:
         tasks.start_soon(_renew, term)
         try:
@@ -185,12 +225,18 @@ async def _renew(term: Term) -> None:
         await anyio.sleep(term.interval)
         try:
             await term.check()
-        except (Unavailable, OutcomeUnknown, NotOwner) as error:
+        except (*_AWAY, NotOwner) as error:
             # The logs decide who owns the store (rule D5): a supervisor that follows fences this process.
             _log.warning("lease_not_renewed", reason=str(error))
 
 
-async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, options: TermOptions) -> Lease:
+async def _find_none() -> Predecessor:
+    return Predecessor()
+
+
+async def _take_lease(
+    coordination: Coordination, options: TermOptions, raise_term: Callable[[], Awaitable[object]]
+) -> Lease:
     holder = f"process {os.getpid()} of {socket.gethostname()}"
     begun, is_waiting = anyio.current_time(), False
     while True:
@@ -199,7 +245,8 @@ async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, o
         except LeaseHeld as error:
             # The other one may have been started with a longer lease.
             patience = max(options.patience, _PATIENCE * error.duration)
-            if anyio.current_time() >= begun + patience:
+            is_alive = error.is_renewed and not options.awaits_renewed
+            if is_alive or anyio.current_time() >= begun + patience:
                 raise _refused(error, options) from error
             if not is_waiting:
                 is_waiting = True
@@ -207,9 +254,11 @@ async def _take_lease(coordination: Coordination, log_id: bytes, owner: bytes, o
                     _log.info("standing_by", holder=error.holder)
                 else:
                     _log.info("lease_awaited", holder=error.holder, seconds=patience)
+                if options.on_wait is not None:
+                    options.on_wait(error.holder, patience)
                 if options.takes_over:
                     # V1: the other one sees it at its next check, ends, and releases the lease.
-                    await _raise_term(coordination, log_id, owner)
+                    await raise_term()
         await anyio.sleep(options.lease / _LOOKS)
 
 
@@ -220,10 +269,15 @@ def _refused(error: LeaseHeld, options: TermOptions) -> Unavailable:
     return Unavailable(f"{error.holder} already supervises this store: stop it first{remedy}")
 
 
-async def _raise_term(coordination: Coordination, log_id: bytes, owner: bytes) -> int:
+async def _raise_term(coordination: Coordination, log_id: bytes, owner: bytes, served: int) -> int:
+    """``served``: the newest term that is known to have been taken."""
     while True:
         record = await coordination.load(TERM)
-        number = 1 + (0 if record is None else _number(coordination, record, log_id))
+        newest = 0 if record is None else _number(coordination, record, log_id)
+        if newest < served:
+            _log.warning("term_was_put_back", place=coordination.place(TERM), term=newest, served=served)
+        # V1: the record alone could lead to a term that was there before.
+        number = 1 + max(newest, served)
         if number > EPOCH_MAX:
             raise DataCorruption(f"the term {number - 1} has no successor", file=coordination.place(TERM))
         # D1: with the owner, or two that start at once would both have set the same bytes.

@@ -13,6 +13,7 @@ file is a path or an object's URL.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import anyio
@@ -35,12 +36,16 @@ class Record(NamedTuple):
 
 class LeaseHeld(Unavailable):
     """Another has the lease, or had it a moment ago; ``holder`` is what it calls itself, or empty.
-    ``duration``: that of its lease in seconds, or 0 if no clock ends it."""
+    ``duration``: that of its lease in seconds, or 0 if no clock ends it. ``is_renewed``: the lease has
+    changed since this process saw it first, so its holder was alive a moment ago."""
 
-    def __init__(self, message: str, holder: str = "", duration: float = 0.0) -> None:
+    def __init__(
+        self, message: str, holder: str = "", duration: float = 0.0, *, is_renewed: bool = False
+    ) -> None:
         super().__init__(message)
         self.holder = holder
         self.duration = duration
+        self.is_renewed = is_renewed
 
 
 class Lease(ABC):
@@ -51,9 +56,10 @@ class Lease(ABC):
         """Whether nobody else can have taken it yet. Asks nobody (rule D4)."""
 
     @abstractmethod
-    async def renew(self) -> None:
+    async def renew(self, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
         """Keep it for its whole duration from now on. Raises ``NotOwner`` if it was released, or if another
-        has or had it."""
+        has or had it. ``confirm``: called if the lease's record was removed, before it is put again; raises
+        if the store was removed with it. Without it, that is ``NotOwner`` too (rule D4)."""
 
     @abstractmethod
     async def release(self) -> None:

@@ -36,6 +36,11 @@ class LeaseRecord:
     """For messages."""
 
 
+def lease_name(name: str) -> str:
+    """The record that the lease is in."""
+    return f"leases/{name}"
+
+
 def encode_lease(lease: LeaseRecord) -> bytes:
     name = lease.holder.encode()
     head = (_MAGIC, FORMAT_VERSION, int(lease.held), lease.lease_id, lease.put_id, lease.duration_ms)

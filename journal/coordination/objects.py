@@ -8,6 +8,7 @@ holders' leases, and of its own.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import anyio
@@ -25,7 +26,14 @@ from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
 from ..log.s3_calls import RepeatedCalls, RequestCounts
 from .contract import RECORD_BYTES_MAX, Coordination, Lease, LeaseHeld, Record
-from .lease_record import DURATION_MAX, HOLDER_BYTES_MAX, LeaseRecord, decode_lease, encode_lease
+from .lease_record import (
+    DURATION_MAX,
+    HOLDER_BYTES_MAX,
+    LeaseRecord,
+    decode_lease,
+    encode_lease,
+    lease_name,
+)
 
 OBSERVED = 1.25
 """How many of its durations a lease must stay unchanged before it counts as ended: clocks that run at
@@ -145,7 +153,7 @@ class ObjectCoordination(Coordination):
         record = LeaseRecord(
             True, self._world.id_bytes(), self._world.id_bytes(), round(duration * 1000), holder
         )
-        record_name = f"leases/{name}"
+        record_name = lease_name(name)
         while True:
             found = await self.load(record_name)
             if found is not None:
@@ -164,12 +172,16 @@ class ObjectCoordination(Coordination):
         if not lease.held:
             return
         now, seen = self.now().monotonic, self._seen.get(name)
-        if seen is None or seen.version != found.version:
+        is_renewed = seen is not None and seen.version != found.version
+        if seen is None or is_renewed:
             seen = self._seen[name] = _Seen(found.version, now)
         duration = lease.duration_ms / 1000
         if now < seen.since + OBSERVED * duration:
             raise LeaseHeld(
-                f"{self.place(f'leases/{name}')} is held by {lease.holder}", lease.holder, duration
+                f"{self.place(lease_name(name))} is held by {lease.holder}",
+                lease.holder,
+                duration,
+                is_renewed=is_renewed,
             )
 
 
@@ -196,12 +208,12 @@ class _ObjectLease(Lease):
             self._record.duration_ms / 1000
         )
 
-    async def renew(self) -> None:
+    async def renew(self, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
         async with self._turn:
             if self._ended:
                 raise NotOwner(f"the lease {self._coordination.place(self._name)} was released")
             begun = self._coordination.now()
-            await self._replace(held=True)
+            await self._replace(held=True, confirm=confirm)
             self._begun = begun
 
     async def release(self) -> None:
@@ -214,11 +226,11 @@ class _ObjectLease(Lease):
             except NotOwner:
                 return  # It has ended already.
 
-    async def _replace(self, *, held: bool) -> None:
-        coordination, record = self._coordination, self._record
+    async def _replace(self, *, held: bool, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
+        coordination, record, expected = self._coordination, self._record, self._version
         while True:
             data = encode_lease(attrs.evolve(record, held=held, put_id=coordination.new_id()))
-            version = await coordination.compare_and_set(self._name, data, self._version)
+            version = await coordination.compare_and_set(self._name, data, expected)
             if version is not None:
                 self._version = version
                 return
@@ -229,10 +241,15 @@ class _ObjectLease(Lease):
             except (DataCorruption, StoreMismatch):
                 self._ended = True
                 raise
+            if found is None and confirm is not None:
+                # D4: who takes it meanwhile creates the record, and this put is refused.
+                await confirm()
+                expected = ""
+                continue
             if found is None or now is None or now.lease_id != record.lease_id or not now.held:
                 self._ended = True
                 raise NotOwner(
                     f"the lease {coordination.place(self._name)} is not this process's any more"
                     + (f": {now.holder} has it" if now is not None and now.held else "")
                 )
-            self._version = found.version
+            self._version = expected = found.version

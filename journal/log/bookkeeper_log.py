@@ -36,7 +36,7 @@ from .bookkeeper_layout import BookKeeperLogOptions, position
 from .bookkeeper_open import OpenedBookKeeperLog, corruption, inspect_bookkeeper_log, open_bookkeeper_log
 from .bookkeeper_reader import GroupReader
 from .bookkeeper_record import LEDGERS_MAX, ListedLedger, LogRecord
-from .bookkeeper_sweep import OrphanSweep
+from .bookkeeper_sweep import KnownLedgers, OrphanSweep
 from .contract import GroupInfo, GroupPayload, LogStatistics
 from .flights import Flight
 from .lifecycle import LogState
@@ -48,7 +48,8 @@ _VERDICT_SECONDS = 5.0
 
 
 class BookKeeperLog(RemoteLog):
-    """``path`` is that of the log's record. ``service`` stays open when the log is closed."""
+    """``path`` is that of the log's record. ``service`` stays open when the log is closed. Logs of one
+    process share ``known``: then each ledger of another log is looked at once, and not by each of them."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class BookKeeperLog(RemoteLog):
         world: World,
         options: BookKeeperLogOptions | None = None,
         owner: bytes = NOBODY,
+        known: KnownLedgers | None = None,
     ) -> None:
         options = options or BookKeeperLogOptions()
         self._ctx = LogContext(service, path, log_id, owner, world, options)
@@ -70,7 +72,7 @@ class BookKeeperLog(RemoteLog):
         self._entries = 0
         """In the own ledger."""
         self._ledger_bytes = 0
-        self._sweep = OrphanSweep(self._ctx)
+        self._sweep = OrphanSweep(self._ctx, known or KnownLedgers())
         self._recording = anyio.Lock()
 
     # --- opening and reading ---------------------------------------------------------------------
@@ -130,6 +132,7 @@ class BookKeeperLog(RemoteLog):
                     await self._confirmation.join()
             raise OutcomeUnknown(f"group {header.number} may be in {self._name} or not: {error}") from error
         if first != entry:
+            # B3: or else a later read would take another entry for this one.
             what = f"group {header.number} became entry {first}, not {entry}"
             raise DataCorruption(what, file=self._ctx.entry_place(writer.id, entry))
         return position(writer.id, entry)
@@ -146,6 +149,9 @@ class BookKeeperLog(RemoteLog):
             await self._change_record(lambda record: attrs.evolve(record, ledgers=(*record.ledgers, listed)))
         except NotOwner:
             await self._ctx.discard(made)
+            raise
+        except BaseException:
+            made.drop()
             raise
         before = self._writer
         self._writer = made

@@ -131,6 +131,9 @@ async def _list_own(
     except NotOwner:
         await ctx.discard(writer)
         raise
+    except BaseException:
+        writer.drop()
+        raise
     emptied = [ledger.id for ledger in record.ledgers if ledger.id not in filled]
     return OpenedBookKeeperLog(own, before, found, writer, emptied)
 

@@ -198,7 +198,12 @@ async def _read_slots(ctx: S3Context, low: int) -> FoundSlots:
 def _corruption(ctx: S3Context, problem: Missing | Contradiction) -> DataCorruption:
     place = ctx.calls.place(ctx.layout.slot(problem.slot))
     if isinstance(problem, Missing):
-        return DataCorruption("a group that was acked is gone", file=place)
+        register = ctx.calls.place(ctx.layout.register)
+        return DataCorruption(
+            f"a group that was acked is gone; if it was truncated, {register} is an older one: put its "
+            f"newest version back",
+            file=place,
+        )
     return DataCorruption(f"the object does not belong here: {problem.why}", file=place)
 
 
@@ -223,20 +228,29 @@ async def _find_history(ctx: S3Context, register: S3Register, found: FoundSlots)
 async def open_s3_log(
     ctx: S3Context, above: int, after: Collection[int] | None, tried: list[int]
 ) -> OpenedS3Log:
-    before, held = await _raise_register(ctx, above, after, tried)
-    found = await _read_slots(ctx, held.register.low)
-    history, fence = await _put_fence(ctx, held.register, found)
-    # L4: what was read is complete only if no later owner had opened the log, and truncated it.
-    await confirm_opening(ctx, held.register)
-    return OpenedS3Log(held, before, history, found, fence.next)
+    while True:
+        before, held = await _raise_register(ctx, above, after, tried)
+        found = await _read_slots(ctx, held.register.low)
+        history, fence = await _put_fence(ctx, held.register, found)
+        if fence is not None:
+            # L4: what was read is complete only if no later owner had opened the log, and truncated it.
+            await confirm_opening(ctx, held.register)
+            return OpenedS3Log(held, max(before, history.epoch), history, found, fence.next)
+        # L1: what was raised was an older register, put back.
+        above = max(above, history.epoch)
+        after = None if after is None else [*after, *tried]
 
 
-async def _put_fence(ctx: S3Context, register: S3Register, found: FoundSlots) -> tuple[S3History, SlotHeader]:
-    """L3: take the slot behind the last one that counts."""
+async def _put_fence(
+    ctx: S3Context, register: S3Register, found: FoundSlots
+) -> tuple[S3History, SlotHeader | None]:
+    """L3: take the slot behind the last one that counts. No fence is put if the register is this opening's,
+    and the log has its epoch already, or a higher one."""
     while True:
         history = await _find_history(ctx, register, found)
-        if history.epoch > register.epoch:
-            raise fenced(ctx.calls.place(ctx.layout.register), register.epoch, history.epoch)
+        if history.epoch >= register.epoch:
+            await confirm_opening(ctx, register)
+            return history, None
         fence = SlotHeader(
             SlotKind.FENCE,
             history.end,
@@ -269,6 +283,6 @@ async def inspect_s3_log(ctx: S3Context) -> OpenedS3Log:
         except (NotOwner, DataCorruption) as error:
             problem = error
             continue
-        return OpenedS3Log(held, held.register.epoch, history, found, history.end)
+        return OpenedS3Log(held, max(held.register.epoch, history.epoch), history, found, history.end)
     assert problem is not None
     raise problem

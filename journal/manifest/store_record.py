@@ -141,10 +141,13 @@ def check_store_record(record: StoreRecord, store: bytes, containers: int) -> No
         )
 
 
-def being_moved(place: str) -> StoreMismatch:
+def being_moved(place: str, store: bytes = b"") -> StoreMismatch:
+    """``store``: the one that is moved, if it is known."""
+    what = f"store {store.hex()}" if store else "a store"
     return StoreMismatch(
-        f"a store is being moved to {place}: complete that with `tierlog migrate --confirm`, or name another "
-        f"place; if it was given up, remove what is there"
+        f"{what} is being moved to {place}, and that is not complete: complete it with `tierlog migrate "
+        f"--confirm`, or name another place. If the move was given up or refused, nothing there belongs to a "
+        f"store: delete {place} with all that is in it"
     )
 
 

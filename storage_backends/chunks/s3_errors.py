@@ -7,6 +7,7 @@ unknown; one that others cannot see, such as a read or a part of an upload, can 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import aiohttp
@@ -104,6 +105,8 @@ _ABSENT_CREDENTIALS = (
     boto.UnauthorizedSSOTokenError,
     boto.ProfileNotFound,
 )
+_INVALID_ENDPOINT = re.compile(r"Invalid endpoint: (.*)")
+"""What the client says that makes the requests."""
 _TOO_LATE = (boto.ReadTimeoutError, TimeoutError)
 
 
@@ -150,6 +153,15 @@ def mapped(error: Exception, request: RequestInfo) -> TierlogError:
 def at_opening(error: Exception, request: RequestInfo) -> TierlogError | None:
     """The error that prevents opening a storage, or None for a temporary one: the service answers, and calls
     are retried."""
+    if isinstance(error, ValueError) and (found := _INVALID_ENDPOINT.match(str(error))):
+        # It may have a password.
+        shown = "" if "@" in found[1] else f" {found[1]!r}"
+        return ConfigError(
+            f"the endpoint of S3{shown} is not the URL of a service: write https://NAME or http://NAME:PORT, "
+            f"in AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the AWS profile, or as `endpoint` of [s3] in the "
+            f"configuration"
+        )
+
     code, status = code_of(error), status_of(error)
     if (
         # At the opening an operator is there to correct it. Later the same answer is `Unavailable`: a running

@@ -207,10 +207,14 @@ class S3Requests:
     async def _open(self, prefix: str) -> None:
         request = RequestInfo("list_objects_v2", self._bucket, self._endpoint, prefix)
         try:
-            self._context = make_client(self._options)
-            self._client = await self._context.__aenter__()
+            context = make_client(self._options)
+            self._client = await context.__aenter__()
+            # Not before: what was not entered cannot be left.
+            self._context = context
             # Of the environment, or AWS: messages name what was asked, which may not be what was meant.
             self._endpoint = str(self._client.meta.endpoint_url)
+            if not self._endpoint.startswith(("http://", "https://")):
+                raise ValueError(f"Invalid endpoint: {self._endpoint}")
             request = attrs.evolve(request, endpoint=self._endpoint)
             self._counts.count(request.operation)
             await self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)

@@ -1,8 +1,10 @@
 """``SidecarConnection``: requests to one sidecar and its replies, many at a time.
 
-A request is written at once as far as the socket takes it, and the rest by ``run``. Cancellation of a call
-gives its reply up; what is not written yet is copied, because the caller may use its buffers again. The end
-of the connection fails every call: a change with ``OutcomeUnknown``.
+A request is written at once as far as the socket takes it, and the rest by ``write_all``. Appends and reads
+take room in the sidecar's heap until they are replied to; those that find none wait in their order, and hold
+up no other request (rule B12). Cancellation of a call gives its reply up; what is not written yet is copied,
+because the caller may use its buffers again. The end of the connection fails every call: a change with
+``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from ..base.codec import DecodeError, Decoder
 from ..base.errors import OutcomeUnknown, TierlogError, Unavailable
 from .wire import (
     CHANGES,
+    HANDLE_BYTES,
     HELLO,
+    OPENINGS,
     REPLY_HEAD,
     Operation,
     Status,
@@ -47,6 +51,8 @@ class _Call:
     error: Exception | None = None
     is_given_up: bool = False
     """Whether its reply is dropped."""
+    taken: int = 0
+    """Bytes of room."""
 
     @property
     def is_pending(self) -> bool:
@@ -54,13 +60,25 @@ class _Call:
         return self.operation is not Operation.WATCH and not self.ended.is_set()
 
 
-class SidecarConnection:
-    """``patience``: seconds after which a sidecar that does not reply counts as stopped."""
+@attrs.define(eq=False, repr=False)
+class _Room:
+    """For the bytes of one operation's requests, or replies."""
 
-    def __init__(self, link: socket.socket, patience: float) -> None:
+    size: int
+    taken: int = 0
+    waiting: dict[int, Sequence[Buffer]] = attrs.field(factory=dict)
+    """Requests that found none, by number, in order."""
+
+
+class SidecarConnection:
+    """``patience``: seconds after which a sidecar that does not reply counts as stopped. ``room``: bytes of
+    appends that it has at most, and of reads."""
+
+    def __init__(self, link: socket.socket, patience: float, room: int) -> None:
         link.setblocking(False)
         self._link = link
         self._patience = patience
+        self._rooms = {Operation.APPEND: _Room(room), Operation.READ: _Room(room)}
         self._calls: dict[int, _Call] = {}
         self._number = 0
         self._unwritten: deque[memoryview] = deque()
@@ -79,17 +97,37 @@ class SidecarConnection:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def begin(self, operation: Operation, *arguments: Buffer) -> int:
-        """Send a request; returns its number, for ``outcome``. Requests are read in this order."""
+    def begin(self, operation: Operation, *arguments: Buffer, taking: int = 0) -> int:
+        """Send a request; returns its number, for ``outcome``. Requests of an operation are read in this
+        order. ``taking``: the bytes that it takes at most, of an append or a read."""
         if self._end is not None:
             raise self.refusal()
         self._number = number = (self._number + 1) & 0xFFFF_FFFF
         self.requests += 1
-        self._calls[number] = _Call(operation, anyio.current_time())
+        self._calls[number] = call = _Call(operation, anyio.current_time())
         size = sum(map(len, arguments))
-        request = (encode_request(number, operation, size), *arguments)
-        self._send((b"".join(request),) if size <= _JOIN_BYTES_MAX else request)
+        request: Sequence[Buffer] = (encode_request(number, operation, size), *arguments)
+        if size <= _JOIN_BYTES_MAX:
+            request = (b"".join(request),)
+        room = self._rooms.get(operation)
+        if room is None:
+            self._send(request)
+        else:
+            # B12: one that is larger than the room goes when it is alone.
+            call.taken = min(taking, room.size)
+            room.waiting[number] = request
+            self._fill(room)
         return number
+
+    def _fill(self, room: _Room) -> None:
+        """B12: send what waits for room and finds it, in order."""
+        while room.waiting and self._end is None:
+            number = next(iter(room.waiting))
+            taken = self._calls[number].taken
+            if room.taken + taken > room.size:
+                return
+            room.taken += taken
+            self._send(room.waiting.pop(number))
 
     async def outcome(self, number: int) -> Decoder:
         """The result of a request, once."""
@@ -111,15 +149,33 @@ class SidecarConnection:
         if call is None:
             return
         if call.ended.is_set() and not call.is_given_up:
-            del self._calls[number]
+            self._forget(number)
             return
         call.is_given_up = True
         if call.operation is Operation.WATCH and self._end is None:
             self._calls[self.begin(Operation.UNWATCH, number.to_bytes(4, "big"))].is_given_up = True
-        self._unwritten = deque(memoryview(bytes(each)) for each in self._unwritten)
+        room = self._rooms.get(call.operation)
+        if room is not None and number in room.waiting:
+            self._give_up_waiting(room, number)
+        else:
+            self._unwritten = deque(memoryview(bytes(each)) for each in self._unwritten)
 
-    async def call(self, operation: Operation, *arguments: Buffer) -> Decoder:
-        return await self.outcome(self.begin(operation, *arguments))
+    def _give_up_waiting(self, room: _Room, number: int) -> None:
+        if self._calls[number].operation in CHANGES:
+            # It is sent all the same: entries of this ledger behind it may wait already.
+            room.waiting[number] = (b"".join(room.waiting[number]),)
+        else:
+            del room.waiting[number], self._calls[number]
+            self._fill(room)
+
+    def _forget(self, number: int) -> None:
+        """A reply that nobody wants. A ledger's handle in it is let go of."""
+        call = self._calls.pop(number)
+        if call.operation in OPENINGS and call.result and self._end is None:
+            self._calls[self.begin(Operation.DROP_LEDGER, call.result[:HANDLE_BYTES])].is_given_up = True
+
+    async def call(self, operation: Operation, *arguments: Buffer, taking: int = 0) -> Decoder:
+        return await self.outcome(self.begin(operation, *arguments, taking=taking))
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -214,7 +270,11 @@ class SidecarConnection:
             call.error = failure_of(status, result.decode(errors="replace"))
         call.ended.set()
         if call.is_given_up:
-            del self._calls[number]
+            self._forget(number)
+        room = self._rooms.get(call.operation)
+        if room is not None:
+            room.taken -= call.taken
+            self._fill(room)
 
     # --- its end ---------------------------------------------------------------------------------
 
@@ -253,6 +313,8 @@ class SidecarConnection:
             return
         self._end = why
         self._unwritten.clear()
+        for room in self._rooms.values():
+            room.waiting.clear()
         self._link.close()
         for call in self._calls.values():
             if not call.ended.is_set():

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -46,6 +46,7 @@ _ATTEMPTS = 3
 _TIMEOUT = httpx.Timeout(30.0)
 _LOCK = ".lock"
 _POLL_SECONDS = 0.1
+_PORT_MAX = 65_535
 _OTHER_MIRROR = "use another mirror (--mirror)"
 
 Advance = Callable[[int, int], None]
@@ -76,9 +77,10 @@ async def install(
 
 @asynccontextmanager
 async def _locked(installation: Installation, waits: Callable[[], None]) -> AsyncIterator[None]:
-    """Makes the folder, and lets nobody else install there during the body."""
-    make_folders(str(installation.jars), PROGRAM_FOLDER)
-    installation.refuse_shared([installation.folder, installation.jars])
+    """Makes the folder, and lets nobody else install there during the body. Nothing but the lock is left
+    in it if nothing was downloaded."""
+    make_folders(str(installation.folder), PROGRAM_FOLDER)
+    installation.refuse_shared([installation.folder])
     lock = os.open(installation.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
     try:
         is_first = True
@@ -88,7 +90,13 @@ async def _locked(installation: Installation, waits: Callable[[], None]) -> Asyn
             is_first = False
             # The system reports no end of a lock, but to a thread that waits for nothing else.
             await anyio.sleep(_POLL_SECONDS)
-        yield
+        make_folders(str(installation.jars), PROGRAM_FOLDER)
+        installation.refuse_shared([installation.jars])
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # It has files.
+                installation.jars.rmdir()
     finally:
         os.close(lock)
 
@@ -107,9 +115,23 @@ async def download(
     wanted = [each for each in artifacts() if each.group in groups]
     missing = [each for each in wanted if not _is_whole(installation.jar(each), each)]
     advance(0, sum(each.size for each in missing))
-    async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=True) as client:
-        fetch = partial(_fetch, client, mirror.rstrip("/"), installation, advance)
+    # Its user and password are in no request's URL, and so in no error.
+    place = httpx.URL(mirror.rstrip("/"))
+    auth = httpx.BasicAuth(place.username, place.password) if place.userinfo else None
+    base = str(place.copy_with(username="", password=""))
+    hooks = {"request": [_check_port]}
+    async with httpx.AsyncClient(
+        auth=auth, timeout=_TIMEOUT, follow_redirects=True, event_hooks=hooks
+    ) as client:
+        fetch = partial(_fetch, client, base, installation, advance)
         await in_parallel(_PARALLEL, [partial(fetch, each) for each in missing])
+
+
+async def _check_port(request: httpx.Request) -> None:
+    """Also of redirections. The error that sockets have for it is no ``OSError``."""
+    port = request.url.port
+    if port is not None and port > _PORT_MAX:
+        raise httpx.ConnectError(f"there is no port {port}", request=request)
 
 
 def _is_whole(path: Path, artifact: Artifact) -> bool:
@@ -127,7 +149,7 @@ async def _fetch(
         try:
             await _continue(client, url, part, advance, artifact)
             break
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, UnicodeError) as error:  # a name of a host that cannot be is a UnicodeError
             if attempt == _ATTEMPTS:
                 what = str(error) or type(error).__name__
                 raise Unavailable(f"{url}: {what}; run it again to continue") from error

@@ -17,6 +17,7 @@ from ..base.checksum import Buffer
 from ..base.codec import DecodeError, Decoder, Encoder
 from ..base.errors import ClosedError, InvalidArgument, OutcomeUnknown, TierlogError, Unavailable
 from ..base.ledger_service import (
+    ENTRY_BYTES_MAX,
     MISSING,
     READ_ENTRIES_MAX,
     RECORD_BYTES_MAX,
@@ -34,7 +35,7 @@ from ..base.values import Value
 from .connection import SidecarConnection
 from .process import Complaint, SidecarProgram, started
 from .server_names import require_known
-from .wire import Operation, Refused, put_map, take_description, text
+from .wire import HANDLE_BYTES, Operation, Refused, put_map, take_description, text
 
 _PATIENCE_MIN, _SESSIONS_MIN = 30.0, 3.0
 """For how many seconds, and sessions, a reply is waited for at least."""
@@ -42,6 +43,8 @@ _START_SECONDS = 60.0
 _LAST_LINES_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 """Seconds between a start that failed and the next one. Many may ask meanwhile."""
+_ENTRY_BYTES_MAX = ENTRY_BYTES_MAX + 1024
+"""With what callers put before the payload."""
 _CLOSED = "the connection to BookKeeper is closed"
 
 
@@ -141,11 +144,11 @@ class SidecarService(LedgerService):
         await require_known(self._options.servers)
         why = "this process stopped it"
         async with started(self._program) as (process, link):
-            connection = SidecarConnection(link, patience)
+            connection = SidecarConnection(link, patience, self._program.room_bytes)
             try:
                 async with anyio.create_task_group() as tasks:
-                    assert process.stderr is not None
-                    tasks.start_soon(complaint.read, process.stderr)
+                    assert process.stdout is not None
+                    tasks.start_soon(complaint.read, process.stdout)
                     tasks.start_soon(connection.write_all)
                     tasks.start_soon(self._introduce, connection, start, tasks, process)
                     why = await _read(connection)
@@ -320,8 +323,10 @@ class SidecarLedger(Ledger):
         self.id = ledger
         self.description = description
         self._connection = connection
-        self._handle = handle.to_bytes(4, "big")
+        self._handle = handle.to_bytes(HANDLE_BYTES, "big")
         self._failed = False
+        self._length = description.length if description.is_closed else None
+        """Bytes of its entries, where this process knows them."""
 
     async def append(self, entries: Sequence[Sequence[Buffer]]) -> int:
         if self._connection.has_ended:
@@ -329,8 +334,7 @@ class SidecarLedger(Ledger):
         if self._failed:
             raise OutcomeUnknown(f"an append to ledger {self.id} before this one failed")
         # All at once, before the first wait: the sidecar adds in the order of its requests.
-        begin = self._connection.begin
-        numbers = [begin(Operation.APPEND, self._handle, *buffers) for buffers in entries]
+        numbers = [self._begin_append(buffers) for buffers in entries]
         try:
             results = [await self._connection.outcome(number) for number in numbers]
         except BaseException as error:
@@ -342,14 +346,20 @@ class SidecarLedger(Ledger):
             raise
         return results[0].i64()
 
+    def _begin_append(self, buffers: Sequence[Buffer]) -> int:
+        size = sum(map(len, buffers))
+        return self._connection.begin(Operation.APPEND, self._handle, *buffers, taking=size)
+
     async def read(self, first: int, last: int, *, unconfirmed: bool = False) -> list[bytes]:
         if not 0 <= first <= last < first + READ_ENTRIES_MAX:
             raise InvalidArgument(
                 f"entries {first} to {last}: at most {READ_ENTRIES_MAX} can be read at once"
             )
         asked = Encoder().raw(self._handle).i64(first).i64(last).u8(unconfirmed)
+        most = (last - first + 1) * _ENTRY_BYTES_MAX
+        taking = most if self._length is None else min(most, self._length)
         try:
-            found = await self._connection.call(Operation.READ, asked.finish())
+            found = await self._connection.call(Operation.READ, asked.finish(), taking=taking)
         except (Unavailable, OutcomeUnknown) as error:
             if self._connection.has_ended:
                 raise LedgerLost(f"ledger {self.id}: {error}") from error

@@ -65,6 +65,9 @@ CHANGES = frozenset(
     }
 )
 """Their outcome is unknown if no reply arrives."""
+OPENINGS = frozenset({Operation.CREATE_LEDGER, Operation.OPEN_LEDGER})
+"""Their results begin with a handle, which the sidecar keeps until it is dropped."""
+HANDLE_BYTES = 4
 
 
 class Status(enum.IntEnum):

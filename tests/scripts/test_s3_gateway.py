@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 import s3_gateway
 from s3_gateway import NoGateway, S3Gateway, find_gateway
+
+from support.patience import scaled
 
 LINE = "mod github.com/versity/versitygw v1.8.0 h1:au+wI+aybno/STsQiSm35Uu6Q6iK5MWReQxgO6SEMFc="
 
@@ -97,3 +103,32 @@ def test_a_gateway_that_ends_is_reported_with_its_last_line(tmp_path: Path) -> N
         gateway.start()
     assert gateway.process is not None
     assert gateway.process.returncode == 1
+
+
+def test_as_a_program_it_serves_a_folder_until_it_is_interrupted(tmp_path: Path) -> None:
+    """And prints what another terminal needs."""
+    listen = "socket.create_server((host, int(port)))"
+    text = f"import signal, socket, sys\nhost, port = sys.argv[3].split(':')\ns = {listen}\nsignal.pause()"
+    (tmp_path / "listens.py").write_text(text)
+    make_program(tmp_path / "versitygw", f'exec {sys.executable} {tmp_path}/listens.py "$@"')
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, s3_gateway.__file__, "--serve", str(tmp_path / "data"), f"--port={port}"],
+        env={"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        printed = [process.stdout.readline() for _ in range(6)]
+        assert f"export TIERLOG_S3_ENDPOINT=http://127.0.0.1:{port}\n" in printed
+        assert printed[-1] == "tierlog serve s3://chunks/my-store\n"
+        assert (tmp_path / "data" / "objects" / "chunks").is_dir()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(scaled(30)) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=scaled(5)):
+        pass

@@ -9,7 +9,7 @@ much as the machine stood still, no clock would show it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -103,8 +103,8 @@ class NotedLease(Lease):
     def is_held(self) -> bool:
         return self._inner.is_held()
 
-    async def renew(self) -> None:
-        await self._inner.renew()
+    async def renew(self, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
+        await self._inner.renew(confirm)
         self._check()
 
     async def release(self) -> None:
@@ -226,7 +226,7 @@ class SupervisedSite(Site):
     @asynccontextmanager
     async def _opened(self, process: Process, files: GatedFiles, folder: ServiceFolder) -> AsyncIterator[Any]:
         """What `tierlog supervise` does, with simulated parts."""
-        machine = self.machine_of[process] = self._next_machine.choice(self.machines)
+        machine = self.machine_of.setdefault(process, self._next_machine.choice(self.machines))
         await machine.awake()
         before = max((each.number for each in self.supervisors.values()), default=0)
         new_id, random = ids_of(process), self._random(f"process {process.number}")

@@ -12,12 +12,13 @@ import anyio.abc
 import trio
 
 from tierlog.journal.log.s3_log import S3Log
+from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind
 
 from .bucket import REGISTER, SLOT
 from .clients import Client
 from .compound_faults import ProcessControl
 from .faults import Fault, Kind, Nth, Target, Window
-from .model_calls import Append
+from .model_calls import Append, Op, UpdateAttributes
 from .plan import FaultKind, PlannedFault
 from .process import Process
 from .run_state import RunState
@@ -58,6 +59,7 @@ class StaleOwners:
                 while sleeper.alive and not sleeper.serving:
                     await trio.sleep(0.001)
                 await self._append(sleeper, random)
+                await self._update(sleeper, random)
         for process in self._site.processes:
             process.resume()
         self._is_busy = False
@@ -114,12 +116,22 @@ class StaleOwners:
             await trio.sleep(0.1)
 
     async def _append(self, process: Process, random: Random) -> None:
-        await self._visit(process, random.choice(random.choice(self._run.plan.families)))
+        await self._visit(process, self._any_name(random))
+
+    async def _update(self, process: Process, random: Random) -> None:
+        """No bytes that wait to be flushed are a reason to refuse it."""
+        update = AttributeUpdate("stale", random.randrange(1 << 30), AttributeUpdateKind.REPLACE)
+        await self._call(process, UpdateAttributes(self._any_name(random), (update,)))
+
+    def _any_name(self, random: Random) -> str:
+        return random.choice(random.choice(self._run.plan.families))
 
     async def _visit(self, process: Process, name: str) -> None:
+        await self._call(process, Append(name, (b"<stale>" * (_BYTES // 7),)))
+
+    async def _call(self, process: Process, op: Op) -> None:
         if process.serving or process.frozen:
-            visitor = Client(self._run.plan.clients, (), self._run)
-            await visitor.visit(process, Append(name, (b"<stale>" * (_BYTES // 7),)))
+            await Client(self._run.plan.clients, (), self._run).visit(process, op)
 
 
 def _end(log: object) -> int:

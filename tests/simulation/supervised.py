@@ -9,7 +9,8 @@ and orders reach them late.
 At every moment: one process at most believes that the lease is its own (D4), no two supervisors have the
 same term, none orders an opening while its lease may have ended, and a host obeys no order of
 a lower term than one that it has met (V1). At the end, once nothing fails any more, one supervisor is
-left, and whoever starts follows it in time: after a take-over, a death, and a clean end (D3).
+left, and whoever starts follows it in time: after a take-over, a death, and a clean end, and when it stands
+still (D3).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from .process import Process, ProcessDied
 from .trace import Trace
 
 FIRST_SUPERVISED = FIRST + (8 << 32)
-LOOKS = 20
+LOOKS = 8
 """How often a lease that is waited for is looked at in its duration, at least."""
 SLACK = 2.0
 """Seconds for requests that no fault meets."""
@@ -290,6 +291,8 @@ class SupervisedRun:
             await self._expect("who stands by", self._standing_by(), self._ended)
         await self._expect_one()
         if self._in_bucket:
+            await self._follow_one_that_stands_still()
+            await self._expect_one()
             take_over = attrs.evolve(self._standing_by(), takes_over=True)
             await self._expect("who takes over", take_over, lease / 3 + lease / LOOKS)
             await self._expect_one()
@@ -302,6 +305,16 @@ class SupervisedRun:
             kind = self._random.choice((Kind.AFTER, Kind.REPEATED))
             site.faults.add(Fault(self._target, kind, verbs=("put",), part=f"leases/{SUPERVISOR}"))
         await self._expect("who finds a free lease", self._usual(), 0.0)
+
+    async def _follow_one_that_stands_still(self) -> None:
+        """D3 and D4, where they are closest to each other: the fastest clock has seen the last renewal."""
+        (holder,) = self.site.active()
+        follower = self._begin(self._standing_by())
+        self.site.machine_of[follower] = max(self.site.machines, key=lambda machine: machine.rate)
+        await trio.sleep(self._lease)
+        holder.freeze()
+        await self._expect_active("who follows one that stands still", follower, self._ended)
+        holder.resume()
 
     def _kill_but(self, *spared: Process) -> None:
         for process in self.site.processes:
@@ -323,7 +336,9 @@ class SupervisedRun:
 
     async def _expect(self, who: str, options: TermOptions, seconds: float) -> None:
         """A process that starts now is active in time."""
-        process = self._begin(options)
+        await self._expect_active(who, self._begin(options), seconds)
+
+    async def _expect_active(self, who: str, process: Process, seconds: float) -> None:
         with trio.move_on_after(seconds + SLACK):
             await process.opened.wait()
         if not process.serving:

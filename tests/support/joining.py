@@ -57,6 +57,9 @@ class FixedTerm:
     async def check(self) -> None:
         await anyio.lowlevel.checkpoint()
 
+    async def confirm(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
 
 @attrs.define
 class Joinable:
@@ -139,17 +142,18 @@ async def joinable(
         tuple(awaited),
         bytes.fromhex(store) or bytes(16),
     )
+    fixed = cast(Term, FixedTerm(term))
     supervisor = Supervisor(
         containers,
         [],
         command=lambda host: [],
-        term=cast(Term, FixedTerm(term)),
+        term=fixed,
         orphans={},
         options=SupervisorOptions(
             fleet=options or FleetOptions(silence=30, adoption=0), control="", heartbeat=1, store=store
         ),
         random=Random(1),
-        join_listener=JoinListener(coordination_in(bucket), listener, record, WORLD.id_bytes),
+        join_listener=JoinListener(coordination_in(bucket), listener, record, WORLD.id_bytes, fixed),
         awaited=awaited,
     )
     found = Joinable(supervisor, bucket)

@@ -20,6 +20,7 @@ from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.journal.log.s3_log import S3Log
+from tierlog.journal.log.s3_register import decode_s3_register
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, TierlogError
 from tierlog.storage_backends.base.world import World
 
@@ -219,6 +220,38 @@ class S3LogWorld(LogWorld):
             else ScheduledObjects(self.requests, self.bucket, caller)
         )
         return S3Log(objects, "log/", LOG_ID, self.world, options)
+
+
+class PutBackS3LogWorld(S3LogWorld):
+    """Between owners somebody puts an older register back, version included, which has the same low. Requests
+    of dead owners may still arrive."""
+
+    _KEY = "log/register"
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._registers: list[tuple[bytes, str]] = []
+
+    def _disturb(self) -> None:
+        super()._disturb()
+        now = self.bucket.objects.get(self._KEY)
+        if now is None:
+            return
+        if now not in self._registers:
+            self._registers.append(now)
+        if all(owner.ended for owner in self.owners) and self.random.random() < 0.1:
+            older = [each for each in self._registers if self._low(each) == self._low(now)]
+            self.bucket.objects[self._KEY] = self.random.choice(older)
+
+    @staticmethod
+    def _low(register: tuple[bytes, str]) -> int:
+        return decode_s3_register(register[0], LOG_ID, "").low
+
+    async def _check(self) -> None:
+        await super()._check()
+        epochs = [owner.epoch for owner in self.owners if owner.read is not None]
+        if len(set(epochs)) < len(epochs):
+            self.problems.append(f"two owners had the same epoch: {epochs}")
 
 
 class BookKeeperLogWorld(LogWorld):

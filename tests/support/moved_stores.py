@@ -95,8 +95,8 @@ class Site:
         world = system_world()
         return await migrate(self.place(source), self.place(target), world, confirms=confirms, **more)
 
-    async def undo(self, source: str) -> None:
-        await undo(self.place(source))
+    async def undo(self, source: str) -> bool:
+        return await undo(self.place(source))
 
     async def is_refused(self, name: str, message: str = "was moved to", **arguments: Any) -> None:
         with pytest.raises(StoreMismatch, match=message):

@@ -46,7 +46,7 @@ def test_a_first_opening_in_a_bucket_is_met_by_the_next_one() -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        pytest.param("register-is-raised-behind-the-fence", 20, marks=pytest.mark.extended),
+        pytest.param("register-is-raised-behind-the-fence", 9, marks=pytest.mark.extended),
         ("lost-slot-is-the-end", 16),
         ("fences-are-swept", 22),
         pytest.param("register-is-not-read-after-the-fence", 39, marks=pytest.mark.extended),

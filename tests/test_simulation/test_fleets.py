@@ -1,4 +1,4 @@
-"""Days of fleets in virtual time: real supervisors, simulated hosts, every loss (rules V1 to V13)."""
+"""Days of fleets in virtual time: real supervisors, simulated hosts, every loss (rules V1 to V14)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_first_opening_in_ledgers_is_met_by_the_next_one() -> None:
         pytest.param("next-ledger-is-not-listed", 1, marks=pytest.mark.extended),
         pytest.param("orphans-are-not-looked-for", 1, marks=pytest.mark.extended),
         pytest.param("confirmation-asks-nobody", 0, marks=pytest.mark.extended),
-        pytest.param("record-without-a-verdict-counts-as-put", 7, marks=pytest.mark.extended),
+        pytest.param("record-without-a-verdict-counts-as-put", 24, marks=pytest.mark.extended),
     ],
 )
 def test_a_bug_of_the_log_in_ledgers_is_caught(name: str, seed: int) -> None:

@@ -111,6 +111,19 @@ def nobody_answers(reasons: Mapping[str, str]) -> Unavailable:
     )
 
 
+def no_supervisor(hosts: Sequence[str], reasons: Mapping[str, str]) -> Unavailable:
+    """The error when of several addresses some are ``hosts`` and none is the active supervisor; ``reasons``
+    are why the others do not answer."""
+    # Of the usual lease of 20 s.
+    away = f" ({listed(reasons)})" if reasons else ""
+    return Unavailable(
+        f"no supervisor is active at any of {len(hosts) + len(reasons)} addresses{away}, of which "
+        f"{len(hosts)} are hosts: these go on serving. If a supervisor stands by, it follows when the lease "
+        f"of the one before has ended, after about 25 s: try again then. Otherwise start one, `tierlog "
+        f"supervise`, or add its URL"
+    )
+
+
 def listed(reasons: Mapping[str, str]) -> str:
     """Each address with its reason, cut where they become too long."""
     # Most reasons begin with the request, which has the URL.

@@ -239,31 +239,36 @@ class HttpCall(Generic[S]):
     def _check_head(self, content_type: str, maximum: int) -> int:
         """Refuses a body by the request's head, before a byte of it is read. Returns its
         Content-Length; 0 without one."""
-        text = self.header("Content-Length")
-        if text is None:
+        size = self.checked_length(maximum, is_append=content_type == BYTES_TYPE)
+        if size is None:
             if self.header("Transfer-Encoding") is not None:
                 self._check_type(content_type)
             return 0
-
-        # 20 digits are more than any body has, and `int` raises for thousands.
-        size = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-        if size < 0:
-            raise InvalidArgument(f"Content-Length is a number, not {shown(text)}")
-
-        if size > maximum:
-            if content_type == BYTES_TYPE:
-                raise TooLarge.append(size, maximum)
-
-            raise TooLarge(
-                f"the body has {size} bytes; {self.scope['path']} takes at most {maximum}: "
-                f"send less at a time"
-            )
 
         if size:
             self._check_type(content_type)
         # Asked for and not taken: a head whose body never comes must not hold room (rule H12).
         self.server.check_room(size)
         return size
+
+    def checked_length(self, maximum: int, *, is_append: bool) -> int | None:
+        """The Content-Length; None without one. Raises ``TooLarge`` above ``maximum``."""
+        text = self.header("Content-Length")
+        if text is None:
+            return None
+
+        # 20 digits are more than any body has, and `int` raises for thousands.
+        size = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+        if size < 0:
+            raise InvalidArgument(f"Content-Length is a number, not {shown(text)}")
+        if size <= maximum:
+            return size
+
+        if is_append:
+            raise TooLarge.append(size, maximum)
+        raise TooLarge(
+            f"the body has {size} bytes; {self.scope['path']} takes at most {maximum}: send less at a time"
+        )
 
     def release(self) -> None:
         """The request has ended: give back the memory of its body and of its answer."""

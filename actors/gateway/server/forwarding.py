@@ -114,8 +114,8 @@ class Forwarder:
     ) -> None:
         """Pass ``call`` on to the owner of the container ``index``, at ``url``, and its answer back.
         ``parks``: it is a tail. Raises why there is no answer."""
-        call.counts.forwarded += 1
         request, is_done = PassedRequest(call, append_bytes_max), False
+        call.counts.forwarded += 1
         async with call.while_connected(request.body.ended, is_tail=parks) as scope:
             with call.server.parked(scope) if parks else nullcontext():
                 await self._pass_on(call, request, index, url, self._parking if parks else self._pool)

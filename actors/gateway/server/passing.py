@@ -70,13 +70,16 @@ class PassedRequest:
         framing = dict(scope["headers"])
         limits = call.server.limits
         is_append = scope["path"].endswith(f"/{paths.Verb.APPEND.value}")
+        maximum = (
+            append_bytes_max if is_append else max(limits.json_bytes, limits.commit_bytes, limits.rows_bytes)
+        )
+        # H9: here, because the client is asked for the body before the owner's answer to the head is read.
+        call.checked_length(maximum, is_append=is_append)
         self.body = _PassedBody(
             call,
             has_body=b"content-length" in framing or b"transfer-encoding" in framing,
             is_chunked=b"transfer-encoding" in framing,
-            maximum=append_bytes_max
-            if is_append
-            else max(limits.json_bytes, limits.commit_bytes, limits.rows_bytes),
+            maximum=maximum,
         )
         if b"content-length" in framing:
             self._headers.append((b"content-length", framing[b"content-length"]))
@@ -186,7 +189,7 @@ class _PassedBody(SentBody):
             self._arrival.sent()
         piece, is_last = await self._call.next_piece(self._arrival)
         self._left -= len(piece)
-        # Of one with a length the owner refuses the head. It refuses this one too, but the answer of a peer
+        # Of one with a length the head was refused. The owner refuses this one too, but the answer of a peer
         # that no longer reads can be lost.
         if self._is_chunked and self._left < 0:
             raise body_too_large(self._call.scope["path"], self._maximum)

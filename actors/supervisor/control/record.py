@@ -68,7 +68,7 @@ def decode_control(data: bytes, place: str) -> ControlRecord:
     end = len(data) - _CRC.size
     if end < _ENVELOPE.size or crc32c(data[:end]) != _CRC.unpack_from(data, end)[0]:
         raise DataCorruption(
-            "the control record is damaged: remove the object, and start a supervisor, which makes another",
+            "the control record is damaged: the active supervisor puts another one in its place",
             file=place,
         )
 

@@ -5,11 +5,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 import java.util.function.Function;
@@ -30,15 +30,14 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 final class LedgerCalls {
     /** Permanent: a ledger is opened only with the password that it was made with. It keeps nobody out. */
     private static final byte[] PASSWORD = "tierlog".getBytes(StandardCharsets.UTF_8);
-    /** Bytes of entries that were handed to the client and are not acked. */
-    private static final int UNACKED_BYTES_MAX = 32 << 20;
     private static final int READ_ENTRIES_MAX = 16;
 
     private final BookKeeper client;
     private final BookKeeperAdmin admin;
     private final AtomicInteger handles = new AtomicInteger();
     private final Map<Integer, ReadHandle> open = new ConcurrentHashMap<>();
-    private final Semaphore room = new Semaphore(UNACKED_BYTES_MAX);
+    /** Of ledgers that are open for reading. */
+    private final Set<Integer> readers = ConcurrentHashMap.newKeySet();
 
     private LedgerCalls(org.apache.bookkeeper.client.BookKeeper client) {
         this.client = client;
@@ -51,7 +50,7 @@ final class LedgerCalls {
         configuration.setZkTimeout(timeout);
         configuration.setNumIOThreads(1);
         configuration.setNumWorkerThreads(1);
-        // The limit is in bytes here: UNACKED_BYTES_MAX.
+        // The limit is in bytes, and the parent's.
         configuration.setThrottleValue(0);
         // A ledger goes on without a bookie that is down, as long as the others are enough.
         configuration.setDelayEnsembleChange(true);
@@ -103,11 +102,8 @@ final class LedgerCalls {
         if (!(ledger instanceof WriteHandle)) {
             throw new Failure(Status.REFUSED, "ledger " + ledger.getId() + " is open for reading only");
         }
-        int size = Math.min(entry.remaining(), UNACKED_BYTES_MAX);
-        room.acquireUninterruptibly(size);
         ByteBuf data = Unpooled.wrappedBuffer(entry);
         CompletableFuture<Long> added = ((WriteHandle) ledger).appendAsync(data);
-        added.whenComplete((number, error) -> room.release(size));
         return mapped(added, "ledger " + ledger.getId(), Status.UNKNOWN, number -> new Answer().i64(number));
     }
 
@@ -122,9 +118,12 @@ final class LedgerCalls {
                 handle.isClosed()
                         ? CompletableFuture.completedFuture(handle)
                         : handle.readLastAddConfirmedAsync().thenApply(last -> handle));
-        return mapped(asked, "ledger " + ledger, Status.UNAVAILABLE, handle -> described(
-                new Answer().i32(kept(handle)).i64(handle.getLastAddConfirmed()),
-                handle.getLength(), handle.isClosed(), handle.getLedgerMetadata()));
+        return mapped(asked, "ledger " + ledger, Status.UNAVAILABLE, reader -> {
+            int handle = kept(reader);
+            readers.add(handle);
+            Answer answer = new Answer().i32(handle).i64(reader.getLastAddConfirmed());
+            return described(answer, reader.getLength(), reader.isClosed(), reader.getLedgerMetadata());
+        });
     }
 
     private static Answer described(Answer answer, long length, boolean closed, LedgerMetadata metadata) {
@@ -144,15 +143,13 @@ final class LedgerCalls {
         CompletableFuture<LedgerEntries> read =
                 unconfirmed ? ledger.readUnconfirmedAsync(first, last) : ledger.readAsync(first, last);
         return mapped(read, "ledger " + ledger.getId() + " at " + first, Status.UNAVAILABLE, entries -> {
-            try (entries) {
-                List<byte[]> found = new ArrayList<>();
-                for (LedgerEntry entry : entries) {
-                    found.add(entry.getEntryBytes());
-                }
-                Answer answer = new Answer().i32(found.size());
-                found.forEach(answer::data);
-                return answer;
+            List<ByteBuffer> found = new ArrayList<>();
+            for (LedgerEntry entry : entries) {
+                found.add(entry.getEntryNioBuffer());
             }
+            Answer answer = new Answer().i32(found.size()).releasing(entries::close);
+            found.forEach(answer::shared);
+            return answer;
         });
     }
 
@@ -164,7 +161,11 @@ final class LedgerCalls {
 
     /** The handle is forgotten, the ledger left as it is. */
     CompletableFuture<Answer> drop(int handle) {
-        open.remove(handle);
+        ReadHandle ledger = open.remove(handle);
+        // To close a writer would end its ledger. A reader has listeners, which this removes.
+        if (readers.remove(handle) && ledger != null) {
+            ledger.closeAsync();
+        }
         return CompletableFuture.completedFuture(new Answer());
     }
 

@@ -4,8 +4,6 @@ import java.nio.ByteBuffer;
 import java.nio.channels.Channel;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.concurrent.LinkedBlockingQueue;
 
 /**
@@ -20,6 +18,9 @@ import java.util.concurrent.LinkedBlockingQueue;
  * reply:   length of the rest (4), request id (4), status (1), the result, or the error's text in UTF-8
  * </pre>
  *
+ * <p>The parent bounds the bytes of appends that are not replied to, and of reads: neither waits for room
+ * here.
+ *
  * <p>The sidecar ends with its socket, so it never outlives its parent. What it cannot read as a request ends
  * it too, with a line on standard error.
  */
@@ -27,10 +28,12 @@ public final class Sidecar {
     static final int PROTOCOL = 1;
     private static final int MAGIC = 0x544C_5343;
     private static final int REQUEST_BYTES_MAX = (1 << 20) + (64 << 10);
+    private static final int BUFFER_BYTES = 256 << 10;
 
     private final SocketChannel channel;
-    private final ByteBuffer in = ByteBuffer.allocateDirect(256 << 10).flip();
-    private final LinkedBlockingQueue<ByteBuffer> replies = new LinkedBlockingQueue<>();
+    private final ByteBuffer in = ByteBuffer.allocateDirect(BUFFER_BYTES).flip();
+    private final ByteBuffer out = ByteBuffer.allocateDirect(BUFFER_BYTES);
+    private final LinkedBlockingQueue<Reply> replies = new LinkedBlockingQueue<>();
 
     private Sidecar(SocketChannel channel) {
         this.channel = channel;
@@ -113,35 +116,66 @@ public final class Sidecar {
     // --- replies ------------------------------------------------------------------------------------------
 
     void reply(int id, Answer answer) {
-        replies.add(framed(id, Status.OK, answer.bytes()));
+        replies.add(new Reply(id, Status.OK, answer));
     }
 
     void fail(int id, Failure failure) {
-        replies.add(framed(id, failure.status, failure.getMessage().getBytes(StandardCharsets.UTF_8)));
+        replies.add(new Reply(id, failure.status, new Answer().raw(failure.getMessage())));
     }
 
-    private static ByteBuffer framed(int id, int status, byte[] body) {
-        ByteBuffer frame = ByteBuffer.allocate(9 + body.length);
-        return frame.putInt(5 + body.length).putInt(id).put((byte) status).put(body).flip();
+    private static final class Reply {
+        final ByteBuffer head = ByteBuffer.allocate(9);
+        final Answer answer;
+
+        Reply(int id, int status, Answer answer) {
+            int size = 0;
+            for (ByteBuffer part : answer.parts()) {
+                size += part.remaining();
+            }
+            head.putInt(5 + size).putInt(id).put((byte) status).flip();
+            this.answer = answer;
+        }
     }
 
     private void write() {
-        List<ByteBuffer> batch = new ArrayList<>();
         try {
             while (true) {
-                batch.add(replies.take());
-                replies.drainTo(batch, 63);
-                ByteBuffer[] buffers = batch.toArray(new ByteBuffer[0]);
-                ByteBuffer last = buffers[buffers.length - 1];
-                while (last.hasRemaining()) {
-                    channel.write(buffers);
+                Reply reply = replies.poll();
+                if (reply == null) {
+                    flush();
+                    reply = replies.take();
                 }
-                batch.clear();
+                put(reply.head);
+                for (ByteBuffer part : reply.answer.parts()) {
+                    put(part);
+                }
+                reply.answer.release();
             }
         } catch (IOException | InterruptedException error) {
             // The parent is gone.
             Runtime.getRuntime().halt(0);
+        } catch (Throwable error) {
+            System.err.println("sidecar: " + error);
+            Runtime.getRuntime().halt(1);
         }
+    }
+
+    /** By a buffer of its own: the channel would make one as large as all that it is given. */
+    private void put(ByteBuffer data) throws IOException {
+        int end = data.limit();
+        while (data.position() < end) {
+            if (!out.hasRemaining()) {
+                flush();
+            }
+            data.limit(Math.min(end, data.position() + out.remaining()));
+            out.put(data);
+            data.limit(end);
+        }
+    }
+
+    private void flush() throws IOException {
+        send(out.flip());
+        out.clear();
     }
 
     private void send(ByteBuffer data) throws IOException {

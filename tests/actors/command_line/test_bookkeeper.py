@@ -63,6 +63,12 @@ def test_a_mirror_with_other_files_is_to_be_replaced(run: Run, tmp_path: Path, e
     assert "doctor" not in done.err
 
 
+def test_a_mirror_that_does_not_answer_leaves_nothing_but_the_lock(run: Run, tmp_path: Path) -> None:
+    done = run("bookkeeper", "install", f"--into={tmp_path / 'into'}", "--mirror=http://127.0.0.1:1")
+    assert (done.code, is_one_line(done.err)) == (1, True)
+    assert [path.name for path in (tmp_path / "into").iterdir()] == [".lock"]
+
+
 @pytest.mark.parametrize(
     "mirror",
     [

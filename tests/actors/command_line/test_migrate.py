@@ -62,8 +62,21 @@ def test_a_prepared_move_is_given_up(run: Run, folder: Path) -> None:
     make_store(folder)
     new = folder.with_name("new")
     assert run("migrate", str(folder), "--to", str(new)).code == 0
-    assert run("migrate", str(folder), "--undo").out == f"the store in {folder} can be opened again\n"
+    undone = run("migrate", str(folder), "--undo").out.splitlines()
+    assert undone[0] == f"the store in {folder} can be opened again"
+    assert undone[1].startswith("delete what the move has copied")
     assert run("backup", "ls", "--json").out.strip() == "[]"
+    again = run("migrate", str(folder), "--undo")
+    assert (again.code, again.out) == (0, f"there is no move of the store in {folder} to undo\n")
+
+
+def test_a_folder_that_was_moved_away_is_not_served(run: Run, folder: Path) -> None:
+    make_store(folder)
+    new = folder.with_name("new")
+    assert run("migrate", str(folder), "--to", str(new), "--confirm").code == 0
+    refused = run("serve", str(folder), "--listen", "127.0.0.1:0", "--hosts", "1")
+    assert (refused.code, refused.out) == (1, "")
+    assert "container 0 was moved to" in refused.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +139,7 @@ def test_a_store_is_served_from_a_bucket_after_the_move_and_comes_back(
     with SyncOwnService(folder, hosts=1) as service:
         refused = run("migrate", str(folder), "--to", PLACE, "--confirm")
         assert "stop that service first" in refused.err
+        assert server.objects() == {}
         assert service.stop() == 0
     moved = run("migrate", str(folder), "--to", PLACE, "--confirm")
     assert (moved.code, moved.err) == (0, "")
@@ -135,8 +149,9 @@ def test_a_store_is_served_from_a_bucket_after_the_move_and_comes_back(
         assert run("segment", "read", NAME, "--url", service.url).out == content
         assert run("segment", "append", NAME, "--data-text", "!", "--url", service.url).code == 0
         refused = run("migrate", PLACE, "--to", str(back), "--confirm")
-        assert is_one_line(refused.err)
+        assert "waiting up to" in refused.err.splitlines()[0]
         assert "already supervises this store: stop it first;" in refused.err
+        assert not back.exists()
         assert service.stop() == 0
     assert run("migrate", PLACE, "--to", str(back), "--confirm").code == 0
     assert run("segment", "read", NAME, "--data", str(back)).out == content + "!"
@@ -165,3 +180,27 @@ def test_an_interrupted_move_goes_on(server: S3Server, run: Run, folder: Path) -
     server.heal()
     assert run("segment", "read", NAME).out == content
     assert run("migrate", str(folder), "--to", PLACE, "--confirm").code == 0
+
+
+@pytest.mark.extended
+def test_a_backup_of_a_store_in_a_bucket_is_restored_into_a_folder_and_moved_to_a_bucket(
+    server: S3Server, run: Run, folder: Path
+) -> None:
+    """As the documentation says."""
+    make_store(folder)
+    content = run("segment", "read", NAME).out
+    assert run("migrate", str(folder), "--to", PLACE, "--confirm").code == 0
+    with SyncOwnService(folder.with_name("service"), hosts=1, place=PLACE) as service:
+        service.settle()
+        assert run("backup", "monday", "--url", service.url).code == 0
+        assert run("segment", "append", NAME, "--data-text", "later", "--url", service.url).code == 0
+        listed = run("backup", "ls", "--from", f"{PLACE}/lts", "--json")
+        assert [each["name"] for each in json.loads(listed.out)] == ["monday"]
+        restored, copy = folder.with_name("restored"), folder.with_name("copy")
+        assert run("restore", "monday", "--from", f"{PLACE}/lts", f"--data={restored}").code == 0
+        assert service.stop() == 0
+    assert run("segment", "read", NAME, "--data", str(restored)).out == content
+    assert run("backup", "monday", "--copy-to", str(copy), f"--data={restored}").code == 0
+    again = f"s3://{BUCKET}/as-of-monday"
+    assert run("migrate", str(restored), "--to", again, "--confirm").code == 0
+    assert run("lts", "cat", f"{again}/lts", NAME).out == content

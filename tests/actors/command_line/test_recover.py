@@ -15,6 +15,7 @@ import pytest
 import tierlog
 from support.command_line import Run, is_one_line
 from support.folders import flip_bit
+from support.s3_server import BUCKET, S3Server
 from tierlog.actors.settings.configuration import WriterConfig
 
 QUIET = tierlog.StoreConfig(writer=WriterConfig(flush_age=3600.0))
@@ -90,7 +91,7 @@ def test_a_folder_of_chunks_that_cannot_be_recovered_leaves_no_link(
     data, empty = tmp_path / "new", tmp_path / "empty"
     empty.mkdir()
     refused = run("recover", "--from-lts", "--data", str(data), "--chunks", str(empty))
-    assert (refused.code, list(data.iterdir())) == (1, [])
+    assert (refused.code, data.exists()) == (1, False)
     refused = run("recover", "--from-lts", "--data", str(data), "--chunks", f"{empty}/none")
     assert (refused.code, f"there is no folder {empty}/none" in refused.err) == (1, True)
     # It is not replaced.
@@ -212,3 +213,24 @@ def test_an_empty_folder_of_a_log_is_no_lost_log_that_is_kept(run: Run, made: Pa
     done = run("recover", "--from-lts", "--container", "0", "--data", str(made))
     assert (done.code, "the lost log is kept" in done.out) == (0, False)
     assert run("segment", "read", "app/events", "--data", str(made)).out == "0123456789"
+
+
+def test_what_cannot_be_recovered_leaves_no_new_folder(
+    run: Run, server: S3Server, tmp_path: Path, lost: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    new = tmp_path / "new"
+    for chunks, message in {
+        "s3://no-such-bucket/x": "there is no bucket",
+        f"s3://{BUCKET}/nothing": "the record of the store is missing",
+        str(empty): "is missing",
+    }.items():
+        refused = run("recover", "--from-lts", f"--data={new}", f"--chunks={chunks}")
+        assert (refused.code, is_one_line(refused.err)) == (1, True)
+        assert message in refused.err
+        assert not new.exists()
+    # One that was there stays.
+    new.mkdir()
+    assert run("recover", "--from-lts", f"--data={new}", f"--chunks=s3://{BUCKET}/nothing").code == 1
+    assert list(new.iterdir()) == []

@@ -9,15 +9,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
-from support.command_line import NAME, Run, is_one_line, piped
+from support.command_line import NAME, Run, is_one_line, make_store, piped
 from support.live_service import SyncOwnService
 from support.patience import scaled
+from support.remote_stores import BucketMachine
 from support.s3_server import BUCKET, S3Server
+from tierlog.actors.store.folder_opening import system_world
+from tierlog.actors.store.shared import identify_shared
+from tierlog.actors.supervisor.term import nobody_serves
+from tierlog.journal.coordination.objects import ObjectCoordination
+from tierlog.storage_backends.chunks.s3_location import S3Location
+from tierlog.storage_backends.chunks.s3_objects import S3Objects
+from tierlog.storage_backends.chunks.s3_requests import S3Options
 
 PLACE = f"s3://{BUCKET}/a-store"
 COPY = f"s3://{BUCKET}/copy"
+OTHER = f"s3://{BUCKET}/stores/other"
 
 
 def test_a_store_is_made_in_a_bucket_and_found_there_again(server: S3Server, folder: Path, run: Run) -> None:
@@ -41,6 +51,17 @@ def test_a_bucket_error_is_one_line(server: S3Server, run: Run) -> None:
     assert "write s3://BUCKET or s3://BUCKET/PREFIX" in refused.err
 
 
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp://x"])
+def test_an_endpoint_of_the_environment_that_is_no_url_is_named(
+    monkeypatch: pytest.MonkeyPatch, server: S3Server, folder: Path, endpoint: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    # In a process of its own: what was read of the environment before may be in use.
+    refused = piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE)
+    assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert f"the endpoint of S3 '{endpoint}' is not the URL of a service: write https://NAME" in refused.err
+
+
 def test_a_config_file_and_the_option_must_not_contradict_each_other(
     server: S3Server, folder: Path, run: Run
 ) -> None:
@@ -51,6 +72,57 @@ def test_a_config_file_and_the_option_must_not_contradict_each_other(
 
     assert run("segment", "create", NAME, "--config", str(config)).code == 0
     assert f'endpoint = "{server.url}"' in (folder / "wal" / "chunks").read_text()
+
+
+def test_p8_no_copy_is_made_in_another_store_of_a_bucket(server: S3Server, folder: Path, run: Run) -> None:
+    make_store(folder)
+
+    async def make_other() -> None:
+        machine = BucketMachine(folder.with_name("cache"), server)
+        async with machine.open(OTHER) as store:
+            await store.create_segment(NAME)
+            await store.flush()
+
+    anyio.run(make_other)
+    before = set(server.objects())
+    for inner in ("", "/wal/x", "/lts", "/lts/a"):
+        refused = run("backup", "first", "--copy-to", f"{OTHER}{inner}")
+        assert (refused.code, is_one_line(refused.err)) == (1, True)
+        expected = f"is inside the store {OTHER}/: name that" if inner else f"{OTHER}/ is a store: copy to"
+        assert expected in refused.err
+    assert set(server.objects()) == before
+    assert json.loads(run("backup", "ls", "--json").out) == []
+    # Beside it there is room, also for the next one.
+    for name in ("second", "third"):
+        assert run("backup", name, "--copy-to", f"{OTHER}-copies").code == 0
+
+
+def test_v14_a_recovery_does_not_shut_a_service_out_without_a_word(
+    server: S3Server, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_SERVER_LEASE", "1 s")
+    machine = BucketMachine(folder.with_name("cache"), server)
+
+    async def recover_beside() -> None:
+        async with machine.open(OTHER) as store:
+            await store.create_segment(NAME)
+            await store.flush()
+        objects = S3Objects(S3Location(BUCKET, "stores/other/"), S3Options(endpoint=server.url))
+        await objects.open()
+        coordination = ObjectCoordination(objects, "", system_world())
+        identity = await identify_shared(
+            coordination, anyio.lowlevel.checkpoint, None, machine.settings(), system_world()
+        )
+        command = ("recover", "--from-lts", "--chunks", f"{OTHER}/lts")
+        async with nobody_serves(coordination, identity, b"owner-owner-owne", 1.0):
+            refused = await anyio.to_thread.run_sync(lambda: run(*command))
+            assert (refused.code, "--take-over" in refused.err) == (1, True)
+            assert f"error: {OTHER}/ is in a service, which process {os.getpid()}" in refused.err
+            done = await anyio.to_thread.run_sync(lambda: run(*command, "--take-over"))
+            assert done.code == 0
+        await objects.close()
+
+    anyio.run(recover_beside)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tierlog import InvalidArgument
-from tierlog.actors.folder.paths import StoreFolder
+from tierlog.actors.folder.paths import StoreFolder, check_path
 from tierlog.actors.folder.place import BookKeeperLocation, shared_location, store_place
 
 
@@ -88,3 +88,10 @@ def test_a_path_that_was_a_place_is_refused() -> None:
 def test_anything_else_is_a_data_folder(tmp_path: Path) -> None:
     for path in (tmp_path, str(tmp_path)):
         assert store_place(path) == StoreFolder(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["s3://bucket/store", "bookkeeper://zk1/store"])
+def test_a_place_is_shown_as_it_was_written_where_only_a_folder_can_be(text: str) -> None:
+    for given in (text, Path(text)):  # which has lost a slash
+        with pytest.raises(InvalidArgument, match=f"^'{text}' is"):
+            check_path(given)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tierlog.actors.gc.rules import Garbage, is_ready, orphans
+from tierlog.actors.gc.rules import Garbage, creator_of, is_ready, orphans
 
 NAME = "containers/0000/x"
 
@@ -29,3 +29,27 @@ def test_only_leftovers_of_dead_owners_are_orphans() -> None:
     listed = [("old", 4), ("old and referenced", 4), ("own", 5), ("later", 6), ("older", 1)]
 
     assert orphans(listed, epoch=5, referenced={"old and referenced"}) == ["old", "older"]
+
+
+CHUNK, RUN = f"{9:016x}/{3:016x}-{0:016x}-id", f"runs/{4:016x}-{1:016x}-id"
+
+
+def test_what_has_its_creator_in_its_name() -> None:
+    """G1: of others it is not known, so they are never garbage by themselves."""
+    assert creator_of(f"containers/0000/{CHUNK}") == 3
+    assert creator_of(f"_system/containers/0000/{RUN}") == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"containers/0000/containers/0000/{CHUNK}",
+        f"containers/0000/lts/containers/0000/{CHUNK}",
+        f"app/0000/{CHUNK}",
+        f"_system/containers/0000/runs/_system/containers/0000/{RUN}",
+        f"_system/containers/0000/lts/{RUN}",
+        "containers/0000/store",
+    ],
+)
+def test_what_belongs_to_a_store_that_lies_inside_has_no_creator(name: str) -> None:
+    assert creator_of(name) is None

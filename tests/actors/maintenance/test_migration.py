@@ -185,7 +185,7 @@ async def test_e3_one_that_is_complete_is_not(site: Site) -> None:
     async with site.opened("old") as store:
         before = await filled(store)
     await site.move("old", "new")
-    with pytest.raises(StoreMismatch, match="was moved to"):
+    with pytest.raises(StoreMismatch, match="was moved to .* cannot be undone.*moves the store back"):
         await site.undo("old")
     with pytest.raises(InvalidArgument, match="has a store already"):
         await site.move("new", "old")
@@ -339,7 +339,7 @@ async def test_e6_the_target_of_another_move_is_refused(site: Site) -> None:
         async with site.opened(name) as store:
             await filled(store)
     await site.move("old", "new", confirms=False)
-    with pytest.raises(StoreMismatch, match="belongs to store"):
+    with pytest.raises(StoreMismatch, match="is being moved to .* delete .*new"):
         await site.move("other", "new")
     await site.move("old", "new")
 
@@ -364,3 +364,37 @@ async def test_a_damaged_store_is_not_moved(site: Site) -> None:
     flip_bit(chunk, 10)
     await site.move("old", "new")
     await site.is_refused("old")
+
+
+async def test_e6_a_move_of_a_store_that_is_open_leaves_nothing_in_the_new_place(site: Site) -> None:
+    async with site.opened("old"):
+        for confirms in (False, True):
+            with pytest.raises(InvalidArgument, match="is open"):
+                await site.move("old", "new", confirms=confirms)
+        assert not (site.path / "new").exists()
+    async with site.opened("new"):
+        pass
+
+
+async def test_e7_while_a_move_is_prepared_no_other_place_is_taken(site: Site) -> None:
+    async with site.opened("old") as store:
+        await filled(store)
+    await site.move("old", "new", confirms=False)
+    with pytest.raises(InvalidArgument, match="to another place is prepared.*--undo"):
+        await site.move("old", "other", confirms=False)
+    assert not (site.path / "other").exists()
+    assert await site.undo("old")
+    await site.move("old", "other")
+    async with site.opened("other"):
+        pass
+
+
+async def test_without_a_move_there_is_none_to_undo(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    assert not await site.undo("old")
+    await end_in_old_place(site)
+    assert await site.undo("old")
+    assert not await site.undo("old")
+    async with site.opened("old") as store:
+        await check_moved(store, before)

@@ -36,6 +36,11 @@ def bucket(tmp_path: Path, server: S3Server) -> Site:
     return Site(tmp_path, server)
 
 
+def records_of(place: str) -> tuple[str, ...]:
+    """What a store on BookKeeper has below its path."""
+    return tuple(f"{place}/{name}" for name in ("logs/", "store", "chunks", "term", "control", "leases/"))
+
+
 @pytest.mark.extended
 async def test_e5_a_store_is_moved_to_a_bucket_and_back(bucket: Site) -> None:
     async with bucket.opened("old") as store:
@@ -48,9 +53,15 @@ async def test_e5_a_store_is_moved_to_a_bucket_and_back(bucket: Site) -> None:
     async with bucket.opened("bucket-a") as store:
         await check_moved(store, before)
         after = await seen(store)
-    assert (await bucket.move("bucket-a", "new")).left == (f"s3://{BUCKET}/bucket-a/",)
+    left = (await bucket.move("bucket-a", "new")).left
+    assert left[:2] + left[-2:] == tuple(
+        f"s3://{BUCKET}/bucket-a/{name}" for name in ("wal/", "store", "lts/containers/", "lts/_system/")
+    )
     await bucket.is_refused("bucket-a")
-    bucket.remove("bucket-a/")
+    for place in left:
+        bucket.remove(place.removeprefix(f"s3://{BUCKET}/"))
+    assert bucket.server is not None
+    assert not [key for key in bucket.server.objects() if key.startswith("bucket-a/")]
     async with bucket.opened("new") as store:
         assert await seen(store) == after
         assert [(each.name, each.problem) for each in await store.backups()] == [("monday", "")]
@@ -190,7 +201,10 @@ async def test_e5_a_store_is_moved_to_bookkeeper_and_back(ledgers: Site) -> None
         await check_moved(store, before)
         after = await seen(store)
     done = await ledgers.move("ledgers-a", "new")
-    assert done.left == (f"{ledgers.where('ledgers-a')}/", f"{shared}/")
+    assert done.left == (
+        *records_of(ledgers.where("ledgers-a")),
+        *(f"{shared}/{name}" for name in ("containers/", "_system/", ".tierlog-chunks")),
+    )
     await ledgers.is_refused("ledgers-a")
     shutil.rmtree(shared)
     async with ledgers.opened("new") as store:
@@ -210,7 +224,7 @@ async def test_e4_a_move_to_bookkeeper_that_was_cut_off_goes_on(ledgers: Site) -
         await ledgers.undo("ledgers-a")
     done = await ledgers.move("ledgers-a", "ledgers-b", chunks="keep")
     assert (done.keeps_chunks, done.chunks) == (True, shared)
-    assert done.left == (f"{ledgers.where('ledgers-a')}/",)
+    assert done.left == records_of(ledgers.where("ledgers-a"))
     async with ledgers.opened("ledgers-b") as store:
         await check_moved(store, before)
 
@@ -271,6 +285,20 @@ async def test_e6_a_place_on_bookkeeper_where_another_store_is_begun_meanwhile_i
     assert "/stores/ledgers-a/store" not in cluster.records
     await site.undo("old")
     async with site.opened("old") as store:
+        await check_moved(store, before)
+
+
+@pytest.mark.extended
+async def test_e6_chunks_are_not_moved_into_another_store(ledgers: Site) -> None:
+    async with ledgers.opened("old") as store:
+        before = await filled(store)
+    async with ledgers.opened("ledgers-b", config=ledgers.with_chunks("shared")):
+        pass
+    inner = ledgers.path / "shared" / "inner"
+    inner.mkdir()
+    with pytest.raises(InvalidArgument, match=f"{inner} is inside the long-term storage {inner.parent}"):
+        await ledgers.move("old", "ledgers-a", chunks=str(inner))
+    async with ledgers.opened("old") as store:
         await check_moved(store, before)
 
 

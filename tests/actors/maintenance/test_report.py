@@ -13,7 +13,13 @@ from support.legacy_layout import write_legacy
 from tierlog import open_store
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.doctor import examine
-from tierlog.actors.maintenance.report import ChunkUse, list_lengths, pages_of_chunks, verify
+from tierlog.actors.maintenance.report import (
+    ChunkUse,
+    list_lengths,
+    pages_of_chunks,
+    unreferenced_names,
+    verify,
+)
 from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.read_only import open_reader
@@ -100,6 +106,29 @@ async def test_s19_a_released_file_of_the_legacy_layout_is_unreferenced_until_it
     async with open_reader(tmp_path) as view:
         assert (await verify(view)).unreferenced == 0
         assert (await examine(view, LocalFiles())).containers[0].chunks_unreferenced == 0
+
+
+async def test_chunks_of_a_store_that_lies_inside_are_no_garbage(tmp_path: Path) -> None:
+    """Such stores were made once."""
+    async with open_store(tmp_path, containers=1) as store:
+        await store.create_segment("s")
+        await store.append("s", b"data")
+        await store.flush()
+    own = tmp_path / "lts" / "containers" / "0000"
+    inner = own / "lts" / own.relative_to(tmp_path / "lts") / f"{1:016x}" / f"{0:016x}-{0:016x}-{'0' * 32}"
+    orphan = own / f"{1:016x}" / f"{0:016x}-{0:016x}-{'1' * 32}"
+    for path in (inner, orphan):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"bytes")
+
+    async with open_reader(tmp_path) as view:
+        assert (await verify(view)).unreferenced == 1
+        assert (await examine(view, LocalFiles())).containers[0].chunks_unreferenced == 1
+        assert await unreferenced_names(view, view.containers[0]) == [
+            str(orphan.relative_to(tmp_path / "lts"))
+        ]
+        uses = {each.name: each.use async for page in pages_of_chunks(view) for each in page}
+        assert uses[str(inner.relative_to(tmp_path / "lts"))] is ChunkUse.OTHER
 
 
 async def test_progress_ends_at_the_announced_total(tmp_path: Path) -> None:

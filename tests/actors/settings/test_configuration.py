@@ -343,6 +343,19 @@ def test_a_switch_is_true_or_false_and_nothing_else(tmp_path: Path) -> None:
         assert "write true or false, default false" in refusal(tmp_path, f"[s3]\nappend = {value}")
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    ["127.0.0.1:9000", "localhost:9000", "s3.example.org", "ftp://x", "http://", "https://:1", "x"],
+)
+def test_an_endpoint_is_a_url(tmp_path: Path, endpoint: str) -> None:
+    expected = (
+        f"s3.endpoint: '{endpoint}' is not the URL of a service; write https://NAME or http://NAME:PORT"
+    )
+    assert refusal(tmp_path, f'[s3]\nendpoint = "{endpoint}"').startswith(expected)
+    for right in ("http://127.0.0.1:9000", "http://[::1]:9000", "https://s3.example.org/gateway"):
+        assert S3Config(endpoint=right).endpoint == right
+
+
 def test_an_endpoint_with_a_password_is_refused_and_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "tierlog.toml"
     file.write_text('[s3]\nendpoint = "https://me:hunter2@s3.example.org"\n')

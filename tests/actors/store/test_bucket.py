@@ -77,6 +77,18 @@ async def test_a_store_is_not_made_inside_another_one(
         pass
 
 
+async def test_a_store_that_takes_a_whole_bucket_says_so_once(
+    here: BucketMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place, count in ((PLACE, 0), (f"s3://{BUCKET}", 1), (f"s3://{BUCKET}", 1)):
+        if count:
+            for key in here.server.objects():
+                if key.startswith("stores/"):
+                    here.server.remove(key)
+        async with here.open(place):
+            assert caplog.text.count("whole_bucket") == count
+
+
 async def test_a_store_is_not_made_inside_long_term_storage(here: BucketMachine) -> None:
     async with open_store(
         here.disk.with_name("data"), config=here.settings(chunks=f"{PLACE}/chunks")
@@ -86,6 +98,23 @@ async def test_a_store_is_not_made_inside_long_term_storage(here: BucketMachine)
     with pytest.raises(InvalidArgument, match=f"is inside the long-term storage {PLACE}/chunks/: name"):
         async with here.open(f"{PLACE}/chunks/app"):
             pass
+
+
+async def test_a_store_is_not_made_around_another_one(here: BucketMachine, server: S3Server) -> None:
+    inner = f"{PLACE}/containers/0000"
+    async with here.open(inner):
+        pass
+    before = set(server.objects())
+    message = f"{PLACE}/ is around another store, {inner}/: name that one"
+    with pytest.raises(InvalidArgument, match=message):
+        async with here.open():
+            pass
+    # Nor are the chunks of one whose logs are elsewhere.
+    with pytest.raises(InvalidArgument, match=message):
+        async with open_store(here.disk.with_name("data"), config=here.settings(chunks=PLACE)):
+            pass
+    assert set(server.objects()) == before
+    assert not here.disk.with_name("data").exists()
 
 
 async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(

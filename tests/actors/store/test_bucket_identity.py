@@ -13,6 +13,7 @@ from support.memory_objects import Bucket, MemoryObjects
 from support.s3 import numbered_world
 from tierlog import DataCorruption, InvalidArgument, StoreConfig, StoreMismatch, Unavailable
 from tierlog.actors.folder.identity import StoreIdentity, encode
+from tierlog.actors.store import nesting
 from tierlog.actors.store.bucket import refuse_others
 from tierlog.actors.store.shared import identify_shared
 from tierlog.journal.coordination.contract import IDENTITY
@@ -100,6 +101,9 @@ IDENTITY_OF_ANOTHER = encode(StoreIdentity(bytes(16), bytes(16), 4, 0))
         ("lts/a/b/store", "lts/a/b"),
         ("leases/x/store", "leases/x"),
         ("lts/chunks/_system/store", "lts/chunks"),
+        ("q/store", "q"),
+        ("a/b/c/store", "a/b/c"),
+        ("data/chunks/_system/store", "data/chunks"),
     ],
 )
 async def test_a_store_is_not_made_around_another_one(key: str, other: str) -> None:
@@ -108,6 +112,15 @@ async def test_a_store_is_not_made_around_another_one(key: str, other: str) -> N
     with pytest.raises(InvalidArgument, match=f"memory: is around another store, memory:{other}/"):
         await identify(FaultyObjects(bucket))
     assert list(bucket.objects) == [key]
+
+
+async def test_so_many_other_objects_are_not_all_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket()
+    for number in range(3):
+        bucket.put(f"lake/{number}", b"x", "")
+    bucket.put("lake/q/store", IDENTITY_OF_ANOTHER, "")
+    monkeypatch.setattr(nesting, "KEYS_MAX", 3)
+    assert (await identify(FaultyObjects(bucket))).containers == StoreConfig().containers
 
 
 async def test_an_object_of_that_name_is_no_store() -> None:

@@ -87,14 +87,63 @@ async def test_a_store_is_not_made_inside_another_one(
     assert set(here.site.cluster.records) == before
 
 
-async def test_a_store_is_not_made_around_another_one(here: LedgerMachine, tmp_path: Path) -> None:
-    other = f"{here.site.place}/logs/x"
+@pytest.mark.parametrize("inner", ["logs/x", "b", "a/b/c"])
+async def test_a_store_is_not_made_around_another_one(
+    here: LedgerMachine, tmp_path: Path, inner: str
+) -> None:
+    other = f"{here.site.place}/{inner}"
     async with open_store(other, config=here.site.settings(here.disk), containers=1):
         pass
     (tmp_path / "others").mkdir()
     with pytest.raises(InvalidArgument, match=f"{here.site.place} is around another store, {other}: name"):
         async with here.open(settings={"chunks": str(tmp_path / "others")}):
             pass
+
+
+@pytest.mark.parametrize("outer", ["ledgers", "data"])
+async def test_chunks_are_not_made_inside_another_store(
+    here: LedgerMachine, tmp_path: Path, outer: str
+) -> None:
+    if outer == "ledgers":
+        async with here.open():
+            above = here.site.chunks
+            message = f"is inside the long-term storage {above}: name"
+    else:
+        async with open_store(tmp_path / "data", containers=1):
+            above = tmp_path / "data" / "lts"
+            message = f"is inside the (long-term storage|store) {tmp_path / 'data'}"
+    shared = above / "b"
+    shared.mkdir()
+    with pytest.raises(InvalidArgument, match=message):
+        async with open_store(f"{here.site.place}-b", config=here.settings(chunks=str(shared))):
+            pass
+    assert list(shared.iterdir()) == []
+
+
+async def test_a_data_folder_is_not_made_inside_the_chunks_of_a_store(here: LedgerMachine) -> None:
+    async with here.open():
+        pass
+    inner = here.site.chunks / "data"
+    with pytest.raises(InvalidArgument, match=f"{inner} is inside the long-term storage {here.site.chunks}"):
+        async with open_store(inner, containers=1):
+            pass
+    assert not inner.exists()
+
+
+async def test_chunks_are_not_made_around_another_store(
+    here: LedgerMachine, server: S3Server, tmp_path: Path
+) -> None:
+    more = {"chunks": f"s3://{BUCKET}/p9/q", "s3": S3Config(endpoint=server.url)}
+    async with open_store(tmp_path / "data", containers=1, config=here.settings(**more)) as store:
+        await make(store, "s", b"x")
+        await store.flush()
+    more["chunks"] = f"s3://{BUCKET}/p9"
+    with pytest.raises(
+        InvalidArgument, match=f"s3://{BUCKET}/p9/ is around another store, s3://{BUCKET}/p9/q/"
+    ):
+        async with here.open(settings=more):
+            pass
+    assert here.site.cluster.records == {}
 
 
 async def test_w6_the_end_of_a_sidecar_breaks_all_logs_and_every_container_recovers(

@@ -21,6 +21,7 @@ from support.remote_stores import (
     refused,
 )
 from tierlog import DataCorruption, InvalidArgument, NotOwner, OutcomeUnknown, StoreMismatch, Unavailable
+from tierlog.actors.store.opening import open_host
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
@@ -131,3 +132,12 @@ async def test_arguments_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=words):
         await refused(here.open(**arguments))
+
+
+async def test_a_host_names_the_place_that_has_no_store(here: Machine) -> None:
+    async def join() -> None:
+        async with open_host(here.place, "host-0", config=here.settings()):
+            raise AssertionError("it was opened")
+
+    with pytest.raises(InvalidArgument, match=f"there is no store at {here.place}/?, because .*/store is"):
+        await join()

@@ -97,6 +97,22 @@ def test_a_container_opened_by_an_outsider_stays_closed_until_an_operator_reopen
     assert set(world.owners) == {0, 1, 2, 3}
 
 
+def test_v3_an_operator_has_the_host_of_an_idle_container_confirm_it() -> None:
+    """An owner outside has fenced it, which its host has not noticed yet."""
+    world = machine()
+    owner, before = world.owners[2], world.fleet.assignments[2].epoch
+    world.serves[owner].pop(2)
+    world.epochs[2] += 1
+    assert world.phase(2) is AssignmentPhase.SERVING
+    commands = world.fleet.open_again(2, world.now)
+    assert [(type(each), each.host, each.index) for each in commands] == [(OpenContainer, owner, 2)]
+    assert world.phase(2) is AssignmentPhase.OPENING
+    world.do(commands)
+    world.run(5)
+    assert (world.phase(2), world.owners[2]) == (AssignmentPhase.SERVING, owner)
+    assert world.fleet.assignments[2].epoch > before + 1
+
+
 def test_a_container_that_crashes_its_hosts_is_quarantined_and_the_others_continue() -> None:
     world = machine()
     world.bad.add(1)

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
 
 import anyio
+import anyio.lowlevel
+import attrs
 import pytest
 
-from support.joining import WORLD, coordination_in, joinable
+from support.joining import WORLD, FixedTerm, coordination_in, joinable
 from support.memory_objects import Bucket, MemoryObjects
 from support.patience import scaled
 from tierlog.actors.supervisor import join_listener
-from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
-from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
+from tierlog.actors.supervisor.control.record import ControlRecord, decode_control, encode_control
+from tierlog.actors.supervisor.join_listener import JoinListener, find_predecessor
+from tierlog.actors.supervisor.term import Term
 from tierlog.journal.coordination.contract import CONTROL
 from tierlog.journal.coordination.objects import ObjectCoordination
 from tierlog.storage_backends.base.checksum import Buffer
-from tierlog.storage_backends.base.errors import OutcomeUnknown
+from tierlog.storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    StoreMismatch,
+    Unavailable,
+)
 
 pytestmark = pytest.mark.anyio
 STORE = b"s" * 16
+
+
+async def joined_before(bucket: Bucket) -> tuple[str, ...]:
+    return (await find_predecessor(coordination_in(bucket), STORE.hex())).hosts
 
 
 async def test_v12_the_record_of_the_store_that_was_there_before_is_replaced() -> None:
     bucket = Bucket()
     other = ControlRecord(9, bytes(32), "10.0.0.9", 1, "node-b", ("x",), b"other store's id")
     bucket.put(CONTROL, encode_control(other), "")
-    assert await joined_before(coordination_in(bucket), STORE.hex()) == (), "its hosts are another store's"
+    assert await joined_before(bucket) == (), "its hosts are another store's"
     async with joinable(bucket, term=2, store=STORE.hex()) as found:
         with anyio.fail_after(scaled(10)):
             while (await found.record()).term != 2:
@@ -69,11 +84,11 @@ async def test_d1_a_late_put_of_the_record_is_refused_though_its_hosts_are_those
     coordination = ObjectCoordination(objects, "", WORLD)
     record = ControlRecord(1, bytes(32), "10.0.0.9", 1, "node-b", (), STORE)
     [listener] = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners
-    joins = JoinListener(coordination, listener, record, WORLD.id_bytes)
+    joins = JoinListener(coordination, listener, record, WORLD.id_bytes, cast(Term, FixedTerm(1)))
 
     async def published(*hosts: str) -> None:
         joins.note(hosts)
-        while CONTROL not in bucket.objects or await joined_before(coordination, STORE.hex()) != hosts:
+        while CONTROL not in bucket.objects or await joined_before(bucket) != hosts:
             await anyio.sleep(0.001)
 
     async with listener, anyio.create_task_group() as tasks:
@@ -87,4 +102,131 @@ async def test_d1_a_late_put_of_the_record_is_refused_though_its_hosts_are_those
     assert objects.late is not None
     data, version = objects.late
     assert bucket.put(CONTROL, data, version) is None
-    assert await joined_before(coordination, STORE.hex()) == ()
+    assert await joined_before(bucket) == ()
+
+
+# --- a record that is lost -----------------------------------------------------------------------
+
+
+class Confirming(FixedTerm):
+    """Looks often. ``refusals``: what ``confirm`` raises, one after the other."""
+
+    interval = 0.01
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.refusals: list[Exception] = []
+        self.refused = 0
+
+    async def confirm(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.refusals:
+            self.refused += 1
+            raise self.refusals.pop(0)
+
+
+RECORD = ControlRecord(3, b"s" * 32, "10.0.0.9", 1, "node-b", ("a",), STORE)
+
+
+@asynccontextmanager
+async def publishing(bucket: Bucket, term: Confirming) -> AsyncIterator[None]:
+    [listener] = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners
+    joins = JoinListener(coordination_in(bucket), listener, RECORD, WORLD.id_bytes, cast(Term, term))
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(joins.publish)
+        with anyio.fail_after(scaled(10)):
+            await joins.published.wait()
+            yield
+        tasks.cancel_scope.cancel()
+
+
+def found_in(bucket: Bucket) -> ControlRecord | None:
+    """But for its put id; None if it is missing or damaged."""
+    if CONTROL not in bucket.objects:
+        return None
+    try:
+        return attrs.evolve(decode_control(bucket.objects[CONTROL][0], "x"), put_id=RECORD.put_id)
+    except DataCorruption:
+        return None
+
+
+def lose(bucket: Bucket, data: bytes | None) -> None:
+    if data is None:
+        del bucket.objects[CONTROL]
+    else:
+        bucket.put(CONTROL, data, bucket.objects[CONTROL][1])
+
+
+LOST = {
+    "is missing": None,
+    "is damaged": encode_control(RECORD)[:-1] + b"?",
+    "is of the term 2": encode_control(attrs.evolve(RECORD, term=2)),
+    "is of another store": encode_control(attrs.evolve(RECORD, term=9, store_id=b"t" * 16)),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+async def test_v12_a_lost_record_is_put_again_though_no_host_joins(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = Bucket()
+    async with publishing(bucket, Confirming(3)):
+        assert found_in(bucket) == RECORD
+        assert "control_record_lost" not in caplog.text
+        lose(bucket, LOST[what])
+        while found_in(bucket) != RECORD:
+            await anyio.sleep(0.001)
+    assert "control_record_lost" in caplog.text
+    assert what in caplog.text
+
+
+async def test_a_record_that_is_there_is_not_put_again() -> None:
+    bucket = Bucket()
+    async with publishing(bucket, Confirming(3)):
+        version = bucket.objects[CONTROL][1]
+        await anyio.sleep(0.2)
+    assert bucket.objects[CONTROL][1] == version
+
+
+async def test_v12_a_damaged_record_keeps_no_supervisor_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bucket = Bucket()
+    bucket.put(CONTROL, LOST["is damaged"] or b"", "")
+    assert await joined_before(bucket) == ()
+    assert "control_record_lost" in caplog.text
+    async with publishing(bucket, Confirming(3)):
+        assert found_in(bucket) == RECORD
+
+
+async def test_v12_while_the_lease_may_have_ended_a_lost_record_is_not_put(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(join_listener, "_RETRY_SECONDS", 0.01)
+    bucket, term = Bucket(), Confirming(3)
+    async with publishing(bucket, term):
+        term.refusals = [Unavailable("the lease may have ended")] * 3
+        lose(bucket, None)
+        while found_in(bucket) != RECORD:
+            assert term.refusals or term.refused == 3
+            await anyio.sleep(0.001)
+    assert term.refused == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "refusal", "error"),
+    [
+        (None, StoreMismatch("the identity was removed"), StoreMismatch),
+        (encode_control(attrs.evolve(RECORD, term=4)), None, NotOwner),
+    ],
+)
+async def test_v12_nothing_is_put_where_the_store_or_the_term_is_gone(
+    data: bytes | None, refusal: Exception | None, error: type[Exception]
+) -> None:
+    bucket, term = Bucket(), Confirming(3)
+    with pytest.RaisesGroup(error):
+        async with publishing(bucket, term):
+            term.refusals = [refusal] if refusal else []
+            lose(bucket, data)
+            await anyio.sleep_forever()
+    assert (bucket.objects[CONTROL][0] if CONTROL in bucket.objects else None) == data

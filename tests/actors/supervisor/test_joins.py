@@ -48,7 +48,7 @@ from tierlog.actors.supervisor.control.proof import PROOF_BYTES_MAX
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase
-from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
+from tierlog.actors.supervisor.join_listener import JoinListener, find_predecessor
 from tierlog.actors.supervisor.supervisor import Supervisor
 from tierlog.actors.supervisor.term import superseded
 from tierlog.journal.coordination.contract import CONTROL
@@ -394,7 +394,7 @@ async def test_v11_the_record_names_the_hosts_that_joined_for_the_next_superviso
             assert await line.prove(secret)
             await line.send(attrs.evolve(hello("a"), newest=VERSION))
             with anyio.fail_after(scaled(10)):
-                while await joined_before(coordination_in(bucket), STORE.hex()) != ("a",):
+                while (await find_predecessor(coordination_in(bucket), STORE.hex())).hosts != ("a",):
                     await anyio.sleep(0.01)
             assert (await found.record()).secret == secret
             async with anyio.create_task_group() as tasks:
@@ -405,7 +405,7 @@ async def test_v11_the_record_names_the_hosts_that_joined_for_the_next_superviso
                 while not isinstance(await line.receive(), Drain):
                     continue
         with anyio.fail_after(scaled(10)):
-            while await joined_before(coordination_in(bucket), STORE.hex()) != ():
+            while (await find_predecessor(coordination_in(bucket), STORE.hex())).hosts != ():
                 await anyio.sleep(0.01)
 
 
@@ -426,13 +426,13 @@ async def test_v4_hosts_that_joined_the_supervisor_before_are_awaited() -> None:
 async def test_v4_joined_hosts_are_awaited_from_when_the_record_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rejoin, put = scaled(0.5), JoinListener._put
+    rejoin, keep = scaled(0.5), JoinListener._keep
 
-    async def put_late(joins: JoinListener, record: ControlRecord) -> None:
+    async def put_late(joins: JoinListener, record: ControlRecord, *, is_new: bool) -> None:
         await anyio.sleep(0.7 * rejoin)
-        await put(joins, record)
+        await keep(joins, record, is_new=is_new)
 
-    monkeypatch.setattr(JoinListener, "_put", put_late)
+    monkeypatch.setattr(JoinListener, "_keep", put_late)
     began = anyio.current_time()
     options = FleetOptions(silence=30, adoption=0, rejoin=rejoin)
     async with joinable(Bucket(), awaited=["a"], options=options) as found:
@@ -651,7 +651,7 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
             assert await line.prove((await found.record()).secret)
             await line.send(hello("a"))
             with anyio.fail_after(scaled(10)):
-                while await joined_before(coordination_in(bucket), STORE.hex()) != ("a",):
+                while (await find_predecessor(coordination_in(bucket), STORE.hex())).hosts != ("a",):
                     await anyio.sleep(0.01)
             found.supervisor.stop()
             messages = []
@@ -659,4 +659,4 @@ async def test_a_stop_without_hosts_of_its_own_leaves_those_that_joined() -> Non
                 while (message := await line.receive()) is not None:
                     messages.append(message)
             assert not any(isinstance(each, Drain) for each in messages)
-            assert await joined_before(coordination_in(bucket), STORE.hex()) == ("a",)
+            assert (await find_predecessor(coordination_in(bucket), STORE.hex())).hosts == ("a",)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -25,9 +26,10 @@ from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder, check_path
 from tierlog.actors.gateway.client.container_map import is_complete
 from tierlog.actors.supervisor.commands import Command, OpenContainer
-from tierlog.actors.supervisor.join_listener import joined_before
+from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
+from tierlog.actors.supervisor.join_listener import find_predecessor
 from tierlog.actors.supervisor.served_store import ServedStore
-from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
+from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, nobody_serves
 from tierlog.journal.coordination.contract import CONTROL, SUPERVISOR, TERM, Lease, Record
 from tierlog.journal.coordination.contract import IDENTITY as RECORD
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
@@ -222,8 +224,8 @@ async def test_v1_a_bucket_that_is_away_ends_no_standby(name: str) -> None:
     options = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
     bucket = Bucket()
     coordination = Away(bucket, name, AWAY)
-    find_awaited = partial(joined_before, coordination, IDENTITY.store_id.hex())
-    async with claim_term(coordination, IDENTITY, b"s" * 16, options, find_awaited) as term:
+    find = partial(find_predecessor, coordination, IDENTITY.store_id.hex())
+    async with claim_term(coordination, IDENTITY, b"s" * 16, options, find) as term:
         assert not coordination.answers
         assert term.is_held()
     for error in AWAY:
@@ -233,7 +235,9 @@ async def test_v1_a_bucket_that_is_away_ends_no_standby(name: str) -> None:
                 IDENTITY,
                 b"t" * 16,
                 TermOptions.watched(LEASE, takes_over=False),
-                find_awaited=partial(joined_before, Away(bucket, name, [error]), IDENTITY.store_id.hex()),
+                find_predecessor=partial(
+                    find_predecessor, Away(bucket, name, [error]), IDENTITY.store_id.hex()
+                ),
             ):
                 raise AssertionError("it started")
 
@@ -291,6 +295,119 @@ async def test_v1_a_lease_that_another_supervisor_took_ends_the_term() -> None:
             other = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
             await other.take_lease(SUPERVISOR, "another", LEASE)
             await first.check()
+
+
+# --- records that were put back, or removed ------------------------------------------------------
+
+
+def claimed_after_control(
+    coordination: ObjectCoordination, owner: bytes, options: TermOptions | None = None
+) -> AbstractAsyncContextManager[Term]:
+    """As a supervisor with a port for hosts starts."""
+    find = partial(find_predecessor, coordination, IDENTITY.store_id.hex())
+    return claim_term(coordination, IDENTITY, owner.ljust(16), options, find)
+
+
+def put_control(bucket: Bucket, term: int) -> None:
+    data = encode_control(ControlRecord(term, bytes(32), "10.0.0.9", 1, "m", ("x",), IDENTITY.store_id))
+    bucket.put(CONTROL, data, bucket.objects[CONTROL][1] if CONTROL in bucket.objects else "")
+
+
+@pytest.mark.parametrize("found", [0, 2])
+async def test_v1_an_older_term_that_was_put_back_leads_to_none_that_was_there_before(
+    found: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor one that is removed: the first supervisor that starts has a higher one than all before."""
+    bucket = Bucket()
+    coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+    if found:
+        await coordination.compare_and_set(
+            TERM, encode_epoch(IDENTITY.log_id, found).ljust(REGISTER_BYTES, b"\0")
+        )
+    put_control(bucket, 7)
+    async with claimed_after_control(coordination, b"a") as term:
+        assert (term.number, term.awaited) == (8, ("x",))
+        await term.check()
+    assert "term_was_put_back" in caplog.text
+    caplog.clear()
+    async with claimed_after_control(coordination, b"b") as term:
+        assert term.number == 9
+    assert "term_was_put_back" not in caplog.text
+
+
+async def test_v1_one_that_takes_over_is_heard_though_an_older_term_was_put_back() -> None:
+    bucket, begun = Bucket(), anyio.Event()
+    put_control(bucket, 7)
+
+    async def first() -> None:
+        with pytest.raises(NotOwner, match="another supervisor took over"):
+            coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+            options = TermOptions.watched(LEASE, takes_over=False)
+            async with claimed_after_control(coordination, b"a", options) as term:
+                put_control(bucket, term.number)
+                del bucket.objects[TERM]
+                begun.set()
+                await check_until_it_ends(term, anyio.Event())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first)
+        await begun.wait()
+        coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+        with anyio.fail_after(scaled(10)):
+            options = TermOptions.watched(LEASE, takes_over=True)
+            async with claimed_after_control(coordination, b"b", options) as term:
+                assert term.number == 10, "it took 9 while it waited"
+
+
+LEASE_RECORD = "leases/supervisor"
+
+
+@asynccontextmanager
+async def confirmed_term(bucket: Bucket) -> AsyncIterator[Term]:
+    """Of a supervisor whose store has an identity."""
+    coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+    await coordination.compare_and_set(RECORD, encode(IDENTITY))
+    options = TermOptions.watched(LEASE, takes_over=False)
+    store = ServedStore(identity=IDENTITY, coordination=coordination, term=options)
+    async with claim_term(coordination, IDENTITY, b"a" * 16, options, confirm=store.confirm) as term:
+        yield term
+
+
+async def test_d4_a_lease_whose_record_was_removed_is_put_again(caplog: pytest.LogCaptureFixture) -> None:
+    bucket = Bucket()
+    async with confirmed_term(bucket) as term:
+        del bucket.objects[LEASE_RECORD]
+        await term.check()
+        assert term.is_held()
+        assert "lease_put_again" in caplog.text
+        await term.check()
+        with pytest.raises(Unavailable, match="is held by"):
+            await ObjectCoordination(MemoryObjects(bucket), "", WORLD).take_lease(SUPERVISOR, "b", LEASE)
+    # It was released as ever.
+    await ObjectCoordination(MemoryObjects(bucket), "", WORLD).take_lease(SUPERVISOR, "b", LEASE)
+
+
+async def test_d4_of_a_store_that_was_removed_no_lease_is_put_again() -> None:
+    bucket = Bucket()
+    with pytest.raises(StoreMismatch, match="was removed since this supervisor was started"):
+        async with confirmed_term(bucket) as term:
+            bucket.objects.clear()
+            await term.check()
+    assert not bucket.objects
+
+
+async def test_d4_a_removed_lease_that_another_takes_meanwhile_is_lost() -> None:
+    bucket = Bucket()
+    coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+
+    async def another_takes_it() -> None:
+        await ObjectCoordination(MemoryObjects(bucket), "", WORLD).take_lease(SUPERVISOR, "b", LEASE)
+
+    lease = await coordination.take_lease(SUPERVISOR, "a", LEASE)
+    del bucket.objects[LEASE_RECORD]
+    with pytest.raises(NotOwner, match="b has it"):
+        await lease.renew(another_takes_it)
+    assert not lease.is_held()
 
 
 async def test_d5_a_supervisor_that_cannot_check_its_term_goes_on() -> None:
@@ -529,3 +646,25 @@ async def test_v1_two_that_start_at_once_have_different_terms() -> None:
     async with claim_term(Racing(MemoryObjects(bucket), "", WORLD), IDENTITY, b"a" * 16) as term:
         numbers.append(term.number)
     assert numbers == [0, 2, 3]
+
+
+async def test_who_serves_nothing_is_refused_as_soon_as_the_lease_is_renewed() -> None:
+    """And says what it waits for."""
+    bucket = Bucket()
+    awaited: list[tuple[str, float]] = []
+    holder, other = (ObjectCoordination(MemoryObjects(bucket), "", WORLD) for _ in range(2))
+    long = 600.0
+    async with claim_term(holder, IDENTITY, b"a" * 16, TermOptions.watched(long, takes_over=False)) as term:
+
+        async def renew() -> None:
+            await until(lambda: bool(awaited))
+            await term.check()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            with anyio.fail_after(scaled(30)), pytest.raises(Unavailable, match="already supervises"):
+                async with nobody_serves(
+                    other, IDENTITY, b"b" * 16, LEASE, lambda *found: awaited.append(found)
+                ):
+                    raise AssertionError("there are two")
+        assert awaited == [(f"process {os.getpid()} of {socket.gethostname()}", 1.5 * long)]

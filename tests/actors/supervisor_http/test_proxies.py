@@ -13,7 +13,7 @@ import pytest
 
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import service, until
-from tierlog import Unavailable
+from tierlog import Unavailable, Unsupported
 from tierlog.actors.cli.running import ask_service
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.folder_opening import system_world
@@ -55,9 +55,12 @@ async def test_a_command_finds_the_supervisor_behind_dead_addresses_and_hosts(tm
             assert "hosts" in done
         with pytest.raises(
             Unavailable,
-            match=rf"{dead} \(Connection refused\); {url} \(.*is a host, and only the supervisor knows",
+            match=rf"no supervisor is active at any of 2 addresses \({dead} \(Connection refused\)\), of "
+            r"which 1 are hosts: these go on serving.*follows when the lease of the one before has ended",
         ):
             await ask_service(f"{dead},{url}", "GET", "/v1/status")
+        with pytest.raises(Unsupported, match=f"{url} is a host, and only the supervisor knows"):
+            await ask_service(url, "GET", "/v1/status")
 
 
 async def test_h12_requests_to_all_hosts_are_bounded_and_load_no_certificates(

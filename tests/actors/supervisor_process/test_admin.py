@@ -243,7 +243,9 @@ def test_orders_that_change_nothing_are_reported_as_such(service: SyncOwnService
     for both in (("--unpin", host), ()):
         refused = tierlog("container", "move", "1", *both)
         assert (refused.code, is_one_line(refused.err)) == (2, True)
-    assert tierlog("container", "open", "1").out == f"container 1 is already open on {host}\n"
+    assert "container 1 is being opened" in tierlog("container", "open", "1").out
+    wait_until(lambda: service.status()["ready"], "its host has confirmed it")
+    assert service.assignments()[1][0] == host
     assert tierlog("host", "start", host).out == f"{host} is already serving\n"
 
 

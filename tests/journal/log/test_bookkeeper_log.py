@@ -10,10 +10,11 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from support.call_faults import FaultKind
+from support.call_faults import CallFault, FaultKind
 from support.faulty_ledgers import FaultyLedgers
 from support.ledger_stores import ConnectedLedgers
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
+from support.patience import scaled
 from support.s3 import numbered_world
 from tierlog.journal.log import bookkeeper_entry, bookkeeper_log
 from tierlog.journal.log.bookkeeper_entry import PART_BYTES
@@ -21,6 +22,7 @@ from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.bookkeeper_quorum import LARGE, SMALL, check_quorum, choose_quorum, quorum_warning
 from tierlog.journal.log.bookkeeper_record import LogRecord, decode_record
+from tierlog.journal.log.bookkeeper_sweep import KnownLedgers
 from tierlog.storage_backends.base.errors import (
     ConfigError,
     DataCorruption,
@@ -159,6 +161,30 @@ async def test_b2_ledgers_without_a_group_leave_the_list(cluster: Cluster) -> No
     assert len(listed_in(cluster)) == 1
 
 
+@pytest.mark.parametrize("skip", [1, 2], ids=["an opening", "another ledger"])
+async def test_b2_a_ledger_that_could_not_be_listed_is_let_go_of(cluster: Cluster, skip: int) -> None:
+    """Its handle in the sidecar would stay, one for each attempt while ZooKeeper is away."""
+    service = KeepsItsWriter(cluster)
+    await log_on(service).open()
+    log = log_on(service, ledger_bytes=1, patience=-1.0)
+    held = service.faults.hold("replace", skip=skip, most=1)
+    async with anyio.create_task_group() as tasks:
+
+        async def begin_ledgers() -> None:
+            with pytest.raises((Unavailable, OutcomeUnknown)):
+                await log.open()
+                for _ in range(2):
+                    await log.append([b"x"])
+
+        tasks.start_soon(begin_ledgers)
+        await held.arrived.wait()
+        service.faults.fault = CallFault(len(service.faults.asked), FaultKind.REFUSED)
+        held.go_on.set()
+    assert service.faults.asked[-1] == "replace"
+    assert service.writer._is_dropped
+    await log.close()
+
+
 # --- B3 to B5: groups and ledgers -----------------------------------------------------------------
 
 
@@ -199,6 +225,34 @@ async def test_b3_whichever_entries_have_arrived_a_group_counts_as_a_whole_or_no
     # The next owner goes on behind what counts, and what it acks is there as a whole.
     assert await later.append([b"in its place"]) == whole + 1
     assert (await reopened(cluster))[whole + 1] == b"in its place"
+
+
+async def test_b3_a_part_of_another_group_of_that_number_is_corruption(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookkeeper_entry, "PART_BYTES", 4)
+    other = Cluster()
+    for place, payload in ((cluster, b"in two"), (other, b"also 2")):
+        log = log_on(MemoryLedgers(place))
+        await log.open()
+        await log.append([payload], tag=int(place is other))
+    cluster.ledgers[1].entries[1] = other.ledgers[1].entries[1]
+
+    with pytest.raises(DataCorruption, match="a part of another group") as caught:
+        await log_on(MemoryLedgers(cluster)).open()
+    assert caught.value.file == f"memory:{PATH} ledger 1 entry 1"
+
+
+async def test_b3_an_entry_that_was_acked_with_another_number_is_corruption(cluster: Cluster) -> None:
+    service = KeepsItsWriter(cluster)
+    log = log_on(service)
+    await log.open()
+    await log.append([b"first"])
+    # As if another writer had added an entry.
+    service.writer._next += 1
+
+    with pytest.raises(DataCorruption, match="group 2 became entry 2, not 1"):
+        await log.append([b"second"])
 
 
 async def test_b4_another_ledger_begins_when_all_before_is_acked(cluster: Cluster) -> None:
@@ -366,6 +420,47 @@ async def test_b8_a_sweep_looks_at_a_few_ledgers_at_a_time_and_at_each_once(clus
 
     # The first of the ten is listed.
     assert looks == [3, 4, 2, 0, 0]
+
+
+@pytest.mark.parametrize("logs", [10, 40])
+async def test_b8_the_logs_of_a_process_look_at_each_ledger_once(cluster: Cluster, logs: int) -> None:
+    service, known = FaultyLedgers(cluster), KnownLedgers()
+    owners = []
+    for number in range(logs):
+        path, log_id = f"/logs/{number}", number.to_bytes(16, "big")
+        await log_on(MemoryLedgers(cluster), log_id, path).open()
+        log = BookKeeperLog(service, path, log_id, WORLD, FAST, known=known)
+        await log.open()
+        await log.append([b"x"])
+        owners.append(log)
+    gone = [await orphan(cluster, log, 1) for log in owners]
+    for log in owners:
+        await log.truncate()
+
+    # Three of each log: those of both openings, and the orphan.
+    assert service.faults.asked.count("describe") <= 3 * logs
+    assert service.faults.asked.count("list") == logs
+    assert not set(gone) & set(cluster.ledgers)
+    assert len(cluster.ledgers) == logs
+
+
+async def test_b8_one_log_of_a_process_looks_at_a_time_and_the_others_do_not_wait(cluster: Cluster) -> None:
+    service, known = FaultyLedgers(cluster), KnownLedgers()
+    first, second = (BookKeeperLog(service, f"/{each}", LOG_ID, WORLD, FAST, known=known) for each in "ab")
+    await first.open()
+    await second.open()
+    gone = [await orphan(cluster, log, 0) for log in (first, second)]
+    held = service.faults.hold("describe")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first.truncate)
+        await held.arrived.wait()
+        with anyio.fail_after(scaled(5)):
+            await second.truncate()
+        assert set(gone) <= set(cluster.ledgers)
+        held.go_on.set()
+    await second.truncate()
+
+    assert not set(gone) & set(cluster.ledgers)
 
 
 # --- B9, B10: quorums, confirmation ---------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from support.log_worlds import BookKeeperLogWorld, LogWorld, S3LogWorld
+from support.log_worlds import BookKeeperLogWorld, LogWorld, PutBackS3LogWorld, S3LogWorld
 from tierlog.journal.log import bookkeeper_entry, bookkeeper_open, s3_log, s3_open
 from tierlog.journal.log.bookkeeper_calls import LogContext
 from tierlog.journal.log.bookkeeper_history import LedgerHistory
@@ -18,6 +18,7 @@ from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.bookkeeper_sweep import OrphanSweep
 from tierlog.journal.log.flights import Flights
 from tierlog.journal.log.s3_calls import Put, RepeatedCalls
+from tierlog.journal.log.s3_history import S3History
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_slot import SlotHeader, SlotKind
 from tierlog.journal.log.shared_call import SharedCall
@@ -44,8 +45,10 @@ def first_problem(world: World, seeds: int) -> str | None:
     ("world", "seeds"),
     [
         (S3LogWorld, 40),
+        (PutBackS3LogWorld, 40),
         (BookKeeperLogWorld, 40),
         pytest.param(S3LogWorld, 2_000, marks=pytest.mark.extended),
+        pytest.param(PutBackS3LogWorld, 500, marks=pytest.mark.extended),
         pytest.param(BookKeeperLogWorld, 400, marks=pytest.mark.extended),
     ],
 )
@@ -54,6 +57,16 @@ def test_every_acked_group_is_read_by_every_later_owner(world: World, seeds: int
 
 
 # --- the worlds find bugs -------------------------------------------------------------------------
+
+
+def put_back_l1_an_epoch_may_be_taken_again(plant: Planter) -> None:
+    reading = s3_open.read_history
+
+    def one_less(low: int, slots: Any) -> Any:
+        history = reading(low, slots)
+        return attrs.evolve(history, epoch=history.epoch - 1) if isinstance(history, S3History) else history
+
+    plant(s3_open, "read_history", one_less)
 
 
 def l2_b3_acks_come_in_any_order(plant: Planter) -> None:
@@ -247,6 +260,7 @@ BUGS = [
     for letter, world in (("l", S3LogWorld), ("b", BookKeeperLogWorld))
     if any(part[0] == letter and part[1:].isdigit() for part in name.split("_")[:2] if part)
 ]
+BUGS.append(pytest.param(PutBackS3LogWorld, put_back_l1_an_epoch_may_be_taken_again, id="l1-PutBackWorld"))
 
 
 @pytest.mark.extended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import anyio
@@ -24,7 +24,7 @@ from tierlog.storage_backends.base.errors import (
     NotOwner,
     Unsupported,
 )
-from tierlog.storage_backends.base.object_store import ObjectStore
+from tierlog.storage_backends.base.object_store import ListedKey, ObjectStore
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +70,42 @@ async def test_l1_slots_without_a_register_are_refused(bucket: Bucket, objects: 
             await opened
         assert caught.value.file == "memory:wal/register"
     assert "wal/register" not in bucket.objects
+
+
+@pytest.mark.parametrize("reopens", [False, True])
+async def test_l1_an_older_register_put_back_costs_no_epoch_twice(bucket: Bucket, reopens: bool) -> None:
+    """An opening goes above the newest epoch of the log, whatever the register says."""
+    for epoch in range(1, 5):
+        log = log_on(MemoryObjects(bucket))
+        assert (await log.open()).epoch == epoch
+        await log.append([b"%d" % epoch])
+        if epoch == 1:
+            older = bucket.objects["wal/register"]
+    bucket.objects["wal/register"] = older
+
+    assert (await log_on(MemoryObjects(bucket)).inspect()).history_epoch == 4
+    after = [1] if reopens else None  # as the owner of then, which begins again
+    opened = await log_on(MemoryObjects(bucket)).open(after=after)
+    assert (opened.epoch, opened.history_epoch) == (5, 4)
+    later = log_on(MemoryObjects(bucket))
+    assert (await later.open()).epoch == 6
+    assert await numbers(later) == [1, 2, 3, 4]
+
+
+async def test_l1_a_register_from_before_a_truncation_is_named(bucket: Bucket) -> None:
+    log = log_on(MemoryObjects(bucket))
+    await log.open()
+    older = bucket.objects["wal/register"]
+    for index in range(1, 4):
+        await log.append([b"x"], truncate_before=index)
+    await log.truncate()
+    newest, bucket.objects["wal/register"] = bucket.objects["wal/register"], older
+
+    for _ in range(3):
+        with pytest.raises(DataCorruption, match="memory:wal/register is an older one: put its newest"):
+            await log_on(MemoryObjects(bucket)).open()
+    bucket.objects["wal/register"] = newest
+    assert (await log_on(MemoryObjects(bucket)).open()).epoch == 2
 
 
 async def test_l2_an_append_is_one_put(objects: FaultyObjects) -> None:
@@ -156,6 +192,30 @@ async def test_l5_an_acked_group_that_is_gone_is_corruption_with_its_key(
         with pytest.raises(DataCorruption, match="is gone") as caught:
             await opened
         assert caught.value.file == f"memory:{key_of(2 + SLOTS_AHEAD)}"
+
+
+class ListsAsOfBefore(MemoryObjects):
+    """Its listing lacks an object that was put while it was made."""
+
+    lacked = ""
+
+    async def list(self, prefix: str) -> AsyncGenerator[ListedKey, None]:
+        async for each in super().list(prefix):
+            if each.key != self.lacked:
+                yield each
+
+
+async def test_l5_a_group_that_a_listing_of_several_pages_lacks_is_asked_for(bucket: Bucket) -> None:
+    log = log_on(MemoryObjects(bucket))
+    await log.open()
+    for _ in range(3):
+        await log.append([b"x"])
+    objects = ListsAsOfBefore(bucket)
+    objects.lacked = key_of(2 + SLOTS_AHEAD)
+    later = log_on(objects)
+    await later.open()
+
+    assert await numbers(later) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", [FaultKind.REFUSED, FaultKind.UNANSWERED, FaultKind.REPEATED])

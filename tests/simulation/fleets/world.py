@@ -10,6 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 import anyio
@@ -23,7 +24,7 @@ from tierlog.actors.supervisor.assignment import AssignmentPhase
 from tierlog.actors.supervisor.balance import shares
 from tierlog.actors.supervisor.control.record import ControlRecord
 from tierlog.actors.supervisor.fleet import FleetOptions
-from tierlog.actors.supervisor.join_listener import JoinListener, joined_before
+from tierlog.actors.supervisor.join_listener import JoinListener, find_predecessor
 from tierlog.actors.supervisor.options import SupervisorOptions
 from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
 from tierlog.actors.supervisor.supervisor import Supervisor
@@ -100,12 +101,12 @@ class SupervisorProcess:
         identity = StoreIdentity(bytes(16), b"l" * 16, size.containers, 0)
         options = TermOptions.watched(LEASE_SECONDS, takes_over=False, stands_by=True)
         with self._scope:
-            async with claim_term(coordination, identity, ids.id_bytes(), options) as term:
-                awaited = await joined_before(coordination, identity.store_id.hex())
+            find = partial(find_predecessor, coordination, identity.store_id.hex())
+            async with claim_term(coordination, identity, ids.id_bytes(), options, find) as term:
                 world.network.listeners[number] = self._listener
                 secret = ids.id_bytes() + ids.id_bytes()
                 record = ControlRecord(
-                    term.number, secret, "10.0.0.1", number, f"node-{number}", awaited, identity.store_id
+                    term.number, secret, "10.0.0.1", number, f"node-{number}", term.awaited, identity.store_id
                 )
                 self.supervisor = Supervisor(
                     size.containers,
@@ -119,8 +120,8 @@ class SupervisorProcess:
                         heartbeat=size.heartbeat,
                     ),
                     random=Random(world.random.random()),
-                    join_listener=JoinListener(coordination, self._listener, record, ids.id_bytes),
-                    awaited=awaited,
+                    join_listener=JoinListener(coordination, self._listener, record, ids.id_bytes, term),
+                    awaited=term.awaited,
                 )
                 await self.supervisor.run()
 

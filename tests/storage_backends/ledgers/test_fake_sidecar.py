@@ -15,9 +15,9 @@ import pytest
 from support.patience import scaled
 from tierlog.storage_backends.base.errors import ClosedError, OutcomeUnknown, Unavailable, Unsupported
 from tierlog.storage_backends.base.ledger_service import AppendLost, LedgerLost, Quorum
-from tierlog.storage_backends.ledgers.process import SidecarProgram
+from tierlog.storage_backends.ledgers.process import HEAP_MB, SidecarProgram
 from tierlog.storage_backends.ledgers.sidecar import SidecarOptions, SidecarService
-from tierlog.storage_backends.ledgers.wire import HELLO
+from tierlog.storage_backends.ledgers.wire import HELLO, Operation
 
 pytestmark = pytest.mark.anyio
 
@@ -48,11 +48,11 @@ def greet():
 
 
 @asynccontextmanager
-async def fake(folder: Path, code: str) -> AsyncIterator[SidecarService]:
+async def fake(folder: Path, code: str, heap_mb: int = HEAP_MB) -> AsyncIterator[SidecarService]:
     program = folder / "java"
     program.write_text(_START + textwrap.dedent(code))
     program.chmod(0o700)
-    found = SidecarProgram(java=str(program), class_path=("x",), folder=str(folder))
+    found = SidecarProgram(java=str(program), class_path=("x",), folder=str(folder), heap_mb=heap_mb)
     service = SidecarService(found, SidecarOptions(servers="127.0.0.1:1"))
     async with anyio.create_task_group() as tasks:
         await tasks.start(service.run)
@@ -236,3 +236,123 @@ async def test_b11_a_call_without_a_reply_does_not_end_the_others(tmp_path: Path
             with pytest.raises(OutcomeUnknown, match="has not replied"):
                 await service.create("/a", b"")
         assert await service.session() == before
+
+
+async def test_b11_what_a_jvm_prints_about_its_end_is_in_the_error(tmp_path: Path) -> None:
+    """On standard output, if it has no memory left."""
+    code = """
+        greet()
+        request()
+        print("Terminating due to java.lang.OutOfMemoryError: Java heap space", flush=True)
+        sys.exit(3)
+    """
+    async with fake(tmp_path, code) as service:
+        with pytest.raises(Unavailable, match="Terminating due to java.lang.OutOfMemoryError"):
+            await service.session()
+
+
+async def test_b11_a_ledger_that_was_made_for_a_caller_that_gave_up_is_let_go_of(tmp_path: Path) -> None:
+    code = """
+        greet()
+        made, number_made, body = request()
+        number, operation, body = request()
+        reply(made, struct.pack(">IQ", 1234, 99))
+        reply(number, struct.pack(">QI", operation, 10_000))
+        dropped, operation, body = request()
+        number = request()[0]
+        reply(dropped)
+        reply(number, struct.pack(">QI", operation << 32 | int.from_bytes(body, "big"), 10_000))
+        read(99)
+    """
+    async with fake(tmp_path, code) as service:
+        await service.connected()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(service.create_ledger, Quorum(2, 2, 2), {})
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        await service.session()
+
+        assert (await service.session()).id == Operation.DROP_LEDGER << 32 | 1234
+
+
+_COUNTING = """
+    greet()
+    pending = []
+    index = whole = 0
+    while True:
+        number, operation, body = request()
+        if operation in (3, 5):
+            index += 1
+            reply(number, struct.pack(">IQ" if operation == 3 else ">IQQII", *MADE(index)))
+        elif operation != 28:
+            whole += len(set(body[4:])) == 1
+            pending.append((number, operation))
+        else:
+            # Before this one: what it releases is asked for after that.
+            found = len(pending)
+            for each, of in pending:
+                reply(each, struct.pack(">Q", index) if of == 4 else struct.pack(">I", 0))
+                index += of == 4
+            pending.clear()
+            reply(number, struct.pack(">QI", whole << 32 | found, 10_000))
+"""
+_COUNTING_APPENDS = "MADE = lambda index: (index, 99 + index)\n" + textwrap.dedent(_COUNTING)
+KiB, MiB = 1 << 10, 1 << 20
+
+
+async def requests_under_way(service: SidecarService) -> int:
+    """All are answered then."""
+    await anyio.wait_all_tasks_blocked()
+    return (await service.session()).id & 0xFFFF_FFFF
+
+
+async def test_b12_appends_that_find_no_room_wait_in_order_and_hold_up_no_other_call(tmp_path: Path) -> None:
+    async with fake(tmp_path, _COUNTING_APPENDS, heap_mb=4) as service:
+        ledgers = [await service.create_ledger(Quorum(2, 2, 2), {}) for _ in range(2)]
+        firsts = {}
+
+        async def append(name: int, sizes: list[int]) -> None:
+            firsts[name] = await ledgers[name % 2].append([[bytes(size)] for size in sizes])
+
+        async with anyio.create_task_group() as tasks:
+            for name, sizes in enumerate([[400 * KiB] * 4, [400 * KiB], [100], [100, 3 * MiB], [100]]):
+                tasks.start_soon(append, name, sizes)
+                await anyio.wait_all_tasks_blocked()
+            # Of 1 MiB; what is larger goes alone.
+            assert [await requests_under_way(service) for _ in range(6)] == [2, 2, 3, 1, 1, 0]
+
+    assert list(firsts.values()) == [2, 6, 7, 8, 10]
+
+
+@pytest.mark.parametrize(("length", "under_way"), [(400 * KiB, [2, 2, 1, 0]), (1 << 30, [1, 1, 1, 1, 1, 0])])
+async def test_b12_reads_under_way_have_no_more_bytes_than_their_room(
+    tmp_path: Path, length: int, under_way: list[int]
+) -> None:
+    """Of all logs. Nobody knows the size of an entry before it is read, but that of a small ledger."""
+    code = f"MADE = lambda index: (index, 999, {length}, 1, 0)\n" + textwrap.dedent(_COUNTING)
+    async with fake(tmp_path, code, heap_mb=4) as service, anyio.create_task_group() as tasks:
+        for number in range(5):
+            ledger = await service.open_ledger(number, recover=True)
+            tasks.start_soon(ledger.read, 0, 15)
+        assert [await requests_under_way(service) for _ in under_way] == under_way
+
+
+async def test_b12_of_what_waits_for_room_a_cancelled_read_is_not_sent_and_a_cancelled_append_is(
+    tmp_path: Path,
+) -> None:
+    """With its bytes as they were: entries behind it may wait already, and its caller reuse its buffers."""
+    async with fake(tmp_path, _COUNTING_APPENDS, heap_mb=4) as service:
+        ledger = await service.create_ledger(Quorum(2, 2, 2), {})
+        buffers = [bytearray(MiB) for _ in range(2)]
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ledger.append, [[each] for each in buffers])
+                for _ in range(2):
+                    tasks.start_soon(ledger.read, 0, 15)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+        for each in buffers:
+            each[:] = os.urandom(MiB)
+        assert [await requests_under_way(service) for _ in range(3)] == [2, 1, 0]
+        assert (await service.session()).id >> 32 == 2

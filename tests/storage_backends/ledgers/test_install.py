@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import sys
@@ -61,6 +62,9 @@ class Mirror:
     endless: bool = False
     """Answers go on after the file until nobody reads them."""
     sent: int = 0
+    moved_to: str = ""
+    """Every answer redirects there."""
+    credentials: set[str] = attrs.field(factory=set)
 
 
 @contextmanager
@@ -69,6 +73,12 @@ def serving() -> Iterator[Mirror]:
         def do_GET(self) -> None:
             path, wanted = self.path.removeprefix("/maven/"), self.headers.get("Range", "")
             served.asked.append((path, wanted))
+            served.credentials.add(self.headers.get("Authorization", ""))
+            if served.moved_to:
+                self.send_response(302)
+                self.send_header("Location", served.moved_to)
+                self.end_headers()
+                return
             if path not in served.files:
                 self.send_error(404)
                 return
@@ -177,6 +187,27 @@ async def test_a_file_that_cannot_be_written_is_named(mirror: Mirror, tmp_path: 
 async def test_a_mirror_without_a_file_is_named(mirror: Mirror, tmp_path: Path) -> None:
     del mirror.files["org/a/a-1.jar"]
     with pytest.raises(ConfigError, match=r"org/a/a-1\.jar answers 404: use a mirror"):
+        await fetch(tmp_path, mirror, CLIENT)
+
+
+async def test_the_password_of_a_mirror_is_sent_and_not_shown(mirror: Mirror, tmp_path: Path) -> None:
+    mirror.url = mirror.url.replace("//", "//me:s%2Fcret@")
+    await fetch(tmp_path, mirror, CLIENT)
+    assert mirror.credentials == {"Basic " + base64.b64encode(b"me:s/cret").decode()}
+
+    del mirror.files["org/c/c-1.jar"]
+    mirror.cut = 0
+    for group, kind in ((COMPILER, ConfigError), (SERVER, Unavailable)):
+        with pytest.raises(kind) as caught:
+            await fetch(tmp_path, mirror, group)
+        assert mirror.url.rpartition("@")[2] in str(caught.value)
+        assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:99999/", f"http://{'a' * 70}.invalid/"])
+async def test_a_redirection_to_nowhere_is_named(mirror: Mirror, tmp_path: Path, place: str) -> None:
+    mirror.moved_to = place
+    with pytest.raises(Unavailable, match=r"org/a/a-1\.jar: .*; run it again to continue"):
         await fetch(tmp_path, mirror, CLIENT)
 
 

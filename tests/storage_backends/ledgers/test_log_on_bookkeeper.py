@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
+import anyio
 import pytest
 
+from local_bookkeeper import LocalBookKeeper
+from support.bookkeeper import sidecar
 from support.s3 import numbered_world
 from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
@@ -16,6 +20,7 @@ from tierlog.testing.log_conformance import DurableDataLogConformance
 pytestmark = [pytest.mark.anyio, pytest.mark.extended]
 
 LOG_ID = b"0123456789abcdef"
+MiB = 1 << 20
 LOGS = itertools.count()
 
 
@@ -51,3 +56,33 @@ class TestBookKeeperLogOnBookKeeper(DurableDataLogConformance):
         await log.close(clean=False)
 
         assert await self.reopened() == {1: b"before", 2: large}
+
+
+@pytest.mark.one_loop
+async def test_b12_logs_larger_than_the_heap_open_at_once(
+    bookkeeper: LocalBookKeeper, anyio_backend: str
+) -> None:
+    """Four, of 80 MiB each, in the heap of 128 MiB that a sidecar has by default."""
+    world, payload = numbered_world(), Random(1).randbytes(MiB)
+
+    def make_log(service: SidecarService, number: int) -> BookKeeperLog:
+        return BookKeeperLog(service, f"/large/{anyio_backend}/{number}", LOG_ID, world)
+
+    async with sidecar(bookkeeper.servers) as service:
+        for number in range(4):
+            log = make_log(service, number)
+            await log.open()
+            for _ in range(20):
+                await log.append([payload] * 4)
+            await log.close(clean=False)
+
+    async def open_(number: int) -> None:
+        log = make_log(service, number)
+        await log.open()
+        sizes = [len(data) async for _, data in log.read()]
+        assert sizes == [4 * MiB] * 20
+        await log.close()
+
+    async with sidecar(bookkeeper.servers) as service, anyio.create_task_group() as tasks:
+        for number in range(4):
+            tasks.start_soon(open_, number)

@@ -117,7 +117,7 @@ class Slow(SidecarService):
         await anyio.sleep(2.0)
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            task_status.started(SidecarConnection(ours, patience=30.0))
+            task_status.started(SidecarConnection(ours, patience=30.0, room=1 << 20))
             await anyio.sleep_forever()
 
 

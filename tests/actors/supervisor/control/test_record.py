@@ -73,7 +73,7 @@ def test_the_secret_is_not_shown() -> None:
 def test_every_flipped_bit_is_found(bit: int) -> None:
     data = bytearray(encode_control(RECORD))
     data[bit // 8] ^= 1 << (bit % 8)
-    with pytest.raises(DataCorruption, match="the control record is damaged: remove the object"):
+    with pytest.raises(DataCorruption, match="damaged: the active supervisor puts another"):
         decode_control(bytes(data), "s3://b/control")
 
 
