@@ -9,7 +9,7 @@ import socket
 
 import anyio
 
-from ...journal.coordination.contract import IDENTITY, SUPERVISOR, Coordination, LeaseHeld
+from ...journal.coordination.contract import IDENTITY, SUPERVISOR, Coordination, Lease, LeaseHeld
 from ...journal.coordination.lease_record import decode_lease, lease_name
 from ...journal.coordination.objects import OBSERVED, ObjectCoordination
 from ...storage_backends.base.errors import NotOwner
@@ -36,10 +36,10 @@ async def refuse_supervised(coordination: Coordination, duration: float, shown: 
         return
 
     ours, former = f"process {os.getpid()} of {socket.gethostname()}", ""
-    while True:
+    lease: Lease | None = None
+    while lease is None:
         try:
             lease = await coordination.take_lease(SUPERVISOR, ours, duration)
-            break
         except LeaseHeld as error:
             if error.is_renewed:
                 raise NotOwner(
@@ -48,8 +48,7 @@ async def refuse_supervised(coordination: Coordination, duration: float, shown: 
             if not former:
                 former = error.holder
                 _log.warning("lease_awaited", holder=former, seconds=OBSERVED * error.duration)
-            pause = error.duration / _LOOKS
-        await anyio.sleep(pause)
+            await anyio.sleep(error.duration / _LOOKS)
     if former:
         _log.warning("lease_ended", place=coordination.place(name), holder=former)
     # Else it would hold up the next one.
