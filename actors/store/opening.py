@@ -224,8 +224,8 @@ async def open_store(
     ``take_over`` is set: then that process is fenced, and its calls raise ``NotOwner``.
 
     ``path`` may be ``s3://BUCKET/PREFIX``, or ``bookkeeper://ZOOKEEPER:PORT/PATH`` with chunks where
-    ``config.chunks`` says: then all of the store is there, and it can be opened from any machine. Nothing
-    locks it: the last opening fences the ones before, with and without ``take_over``.
+    ``config.chunks`` says: then all of the store is there, and it can be opened from any machine. One that a
+    service serves is refused as a folder is, after a wait if that crashed. No app locks it.
 
     ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
     the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
@@ -241,7 +241,7 @@ async def open_store(
     ``files`` are for simulations.
 
     Raises:
-        NotOwner: Another process has the folder open, and ``take_over`` is not set.
+        NotOwner: Another process has the folder open, or a service the store, and ``take_over`` is not set.
         StoreMismatch: The folder was created with another number of containers or by a newer version, or
             long-term storage belongs to another store or to a newer copy of this one.
         DataCorruption: A file is damaged; the error has its name and the offset.
@@ -261,7 +261,7 @@ async def open_store(
         from . import shared
 
         shared.refuse_arguments(location, storage, recover_from_lts=recover_from_lts)
-        opener = shared.SharedOpener(location, config, adopt, span, world, files)
+        opener = shared.SharedOpener(location, config, adopt, span, world, files, take_over=take_over)
     else:
         opener = StoreOpener(
             folder=_checked_folder(path, config),

@@ -2,9 +2,9 @@
 opened on any of them. What is on the local disk are copies, which may be removed while it is not open.
 
 An opening takes the store over: there is no lock that it could respect, and its logs fence the owner before.
-A service has a lease (``supervisor/term.py``), and its processes on one machine find each other in a folder
-among the copies. Crash: the identity is one record (rule D1), made last; whatever else was begun is the log's
-and the chunks' matter.
+Only a service has a lease (``supervisor/term.py``), which an opening respects (rule V14). Its processes on
+one machine find each other in a folder among the copies. Crash: the identity is one record (rule D1), made
+last; whatever else was begun is the log's and the chunks' matter.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ from .folder_opening import announced, check_containers
 from .opening import make_chunk_cache, merge_runs, runtime_options
 from .runtime import ContainerRuntime, RuntimeParts, serve
 from .store import SegmentStore
+from .supervised import refuse_supervised
 
 T = TypeVar("T")
+_IN_SERVICE = "use tierlog.connect, stop that service, or fence it with take_over=True"
 _log = get_logger("node")
 _KNOWN, _KNOWN_BYTES = "store", 100
 """In the service's local folder: the id of the store that it had."""
@@ -141,6 +143,8 @@ class SharedOpener:
     files: Files
     migrates: bool = False
     """As in ``StoreOpener``."""
+    take_over: bool = True
+    """Fence a service that serves the store, in place of being refused (rule V14)."""
     place: SharedPlace = attrs.field(init=False)
     cache: str = attrs.field(init=False)
     """The absolute path of the folder for local copies."""
@@ -158,7 +162,10 @@ class SharedOpener:
         """Serve all containers."""
         async with self._connected():
             identity = await self._identify(containers, self.place.begin)
-            # Before anybody is fenced.
+            if not self.take_over:
+                # V14: before anybody is fenced.
+                coordination, lease = self.place.coordination, self.config.server.lease
+                await refuse_supervised(coordination, lease, str(self.location), _IN_SERVICE)
             await run_program(self.files, make_folder(self.cache), self.cache)
             budget = self.config.shutdown.embedded_budget
             async with serve(await self._parts(identity, self.world.id_bytes(), budget)) as store:

@@ -11,7 +11,7 @@ import pytest
 import trio.testing
 
 from support.memory_objects import Bucket, MemoryObjects
-from support.remote_stores import NAME, PLACE, BucketMachine, fill
+from support.remote_stores import NAME, PLACE, BucketMachine, fill, refused
 from support.s3 import numbered_world
 from support.s3_server import BUCKET, S3Server
 from tierlog import NotOwner, open_store
@@ -128,4 +128,16 @@ async def test_v14_the_chunks_of_a_store_in_a_service_are_not_recovered(
         assert (await recover("second", take_over=True)).segments == 1
     assert (await recover("third")).segments == 1
     async with open_store(tmp_path / "third", config=here.settings()) as store:
+        assert (await store.segment_info(NAME)).length == 200_000
+
+
+@pytest.mark.anyio
+@pytest.mark.one_loop
+async def test_v14_a_store_in_a_service_is_not_opened_beside_it(here: BucketMachine) -> None:
+    async with in_service(here):
+        with pytest.raises(NotOwner, match=f"{PLACE}/? is in a service, .*: use tierlog.connect, stop"):
+            await refused(here.open(settings={"server": SHORT}))
+        async with here.open(take_over=True) as store:
+            await fill(store)
+    async with here.open() as store:
         assert (await store.segment_info(NAME)).length == 200_000
