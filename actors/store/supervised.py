@@ -9,7 +9,7 @@ import socket
 
 import anyio
 
-from ...journal.coordination.contract import IDENTITY, SUPERVISOR, Coordination, LeaseHeld
+from ...journal.coordination.contract import IDENTITY, SUPERVISOR, Coordination, Lease, LeaseHeld
 from ...journal.coordination.lease_record import decode_lease, lease_name
 from ...journal.coordination.objects import OBSERVED, ObjectCoordination
 from ...storage_backends.base.errors import NotOwner
@@ -36,7 +36,7 @@ async def refuse_supervised(coordination: Coordination, duration: float, shown: 
         return
 
     ours, former = f"process {os.getpid()} of {socket.gethostname()}", ""
-    lease = None
+    lease: Lease | None = None
     while lease is None:
         try:
             lease = await coordination.take_lease(SUPERVISOR, ours, duration)

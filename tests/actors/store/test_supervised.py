@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -44,7 +44,7 @@ async def look(bucket: Bucket) -> float:
     return anyio.current_time() - begun
 
 
-def in_virtual_time(test: object) -> None:
+def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
 
 

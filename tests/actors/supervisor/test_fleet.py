@@ -105,9 +105,7 @@ def test_v3_an_operator_has_the_host_of_an_idle_container_confirm_it() -> None:
     world.epochs[2] += 1
     assert world.phase(2) is AssignmentPhase.SERVING
     commands = world.fleet.open_again(2, world.now)
-    [command] = commands
-    assert isinstance(command, OpenContainer)
-    assert (command.host, command.index) == (owner, 2)
+    assert commands == [OpenContainer(owner, 2, world.fleet.assignments[2].request)]
     assert world.phase(2) is AssignmentPhase.OPENING
     world.do(commands)
     world.run(5)
