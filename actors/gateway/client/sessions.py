@@ -135,7 +135,7 @@ def _nobody() -> None:
     """Nobody waits yet."""
 
 
-class _Place:
+class _Server:
     """What is known of one server."""
 
     def __init__(self) -> None:
@@ -153,12 +153,12 @@ class Sessions:
         self._dial = dial
         self._tasks = tasks
         self._events = events
-        self._places: dict[str, _Place] = {}
+        self._servers: dict[str, _Server] = {}
 
     def open_at(self, url: str) -> AsyncSession | None:
         """The session with this server, if there is one."""
-        place = self._places.get(url)
-        session = None if place is None else place.session
+        server = self._servers.get(url)
+        session = None if server is None else server.session
         return session if session is not None and session.core.is_open else None
 
     async def find(self, url: str) -> AsyncSession | None:
@@ -168,33 +168,33 @@ class Sessions:
             if (session := self.open_at(url)) is not None:
                 return session
 
-            place = self._places.setdefault(url, _Place())
-            if place.refused_until > anyio.current_time():
+            server = self._servers.setdefault(url, _Server())
+            if server.refused_until > anyio.current_time():
                 return None
 
-            if place.opening is None:
-                place.opening = anyio.Event()
-                self._tasks.start_soon(self._open, url, place)
-            opening = place.opening
+            if server.opening is None:
+                server.opening = anyio.Event()
+                self._tasks.start_soon(self._open, url, server)
+            opening = server.opening
             await opening.wait()
-            if place.is_late:
+            if server.is_late:
                 raise TimeoutError
             if self.open_at(url) is None:
                 return None
 
-    async def _open(self, url: str, place: _Place) -> None:
+    async def _open(self, url: str, server: _Server) -> None:
         """Open one and run it to its end. In a task of the client: a call that is cancelled must not take the
         session of the others with it."""
-        opening = place.opening
+        opening = server.opening
         assert opening is not None
         session: AsyncSession | None = None
         begun = b""
-        place.is_late = False
+        server.is_late = False
         try:
             with anyio.move_on_after(CONNECT_SECONDS) as scope:
                 stream = await self._dial(url)
             if scope.cancelled_caught:
-                place.is_late = True
+                server.is_late = True
                 return
 
             try:
@@ -203,15 +203,15 @@ class Sessions:
                 await anyio.aclose_forcefully(stream)
                 raise
             if found is None:
-                place.refused_until = anyio.current_time() + REFUSED_SECONDS
+                server.refused_until = anyio.current_time() + REFUSED_SECONDS
                 await anyio.aclose_forcefully(stream)
             else:
                 begun = found
-                session = place.session = AsyncSession(stream, self._events)
+                session = server.session = AsyncSession(stream, self._events)
         except _LOST:
             pass  # the request over plain HTTP meets it again, and says so
         finally:
-            place.opening = None
+            server.opening = None
             opening.set()
         if session is not None:
             await session.run(begun)
