@@ -416,7 +416,9 @@ async def list_lengths(chunks: ChunkStorage, container: int, names: Iterable[str
     listed = {info.name: info.length async for info in chunks.list(prefix)}
     lengths = {name: length for name, length in listed.items() if creator_of(name) is not None}
     for name in names:
-        if not name.startswith(prefix):  # an imported file, which keeps its name
+        if name in listed:
+            lengths[name] = listed[name]
+        elif not name.startswith(prefix):  # an imported file, which keeps its name
             with suppress(ChunkNotFound):
                 lengths[name] = (await chunks.info(name)).length
     return lengths

@@ -56,10 +56,11 @@ def test_what_is_missing_or_damaged_is_listed_with_its_segment(run: Run, chunk: 
 
 
 def test_what_nothing_refers_to_is_listed(run: Run, chunk: Path) -> None:
-    chunk.with_name("lost").write_bytes(b"12345")
+    lost = chunk.with_name(f"{chunk.name[:-1]}{int(chunk.name[-1], 16) ^ 1:x}")
+    lost.write_bytes(b"12345")
     done = run("verify")
     assert done.code == 0
     assert done.out.splitlines()[0].startswith("unreferenced: containers/0000/")
-    assert done.out.splitlines()[0].endswith("/lost, 5 B")
+    assert done.out.splitlines()[0].endswith(f"/{lost.name}, 5 B")
     (found,) = json.loads(run("verify", "--json").out)["unreferenced"]
     assert found["length"] == 5

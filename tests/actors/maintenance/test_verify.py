@@ -103,9 +103,14 @@ async def test_a_missing_run_and_a_damaged_element_are_listed(tmp_path: Path, st
 
 
 async def test_what_nothing_refers_to_is_listed_and_no_problem(tmp_path: Path, store: SegmentStore) -> None:
-    (tmp_path / "lts/containers/0000/lost").write_bytes(b"12345")
+    chunk = next((tmp_path / "lts").glob("containers/0000/*/*"))
+    lost = chunk.with_name(f"{chunk.name[:-1]}{int(chunk.name[-1], 16) ^ 1:x}")
+    lost.write_bytes(b"12345")
+    chunk.with_name("of-another-program").write_bytes(b"12345")
     found = await verified(tmp_path)
-    assert ("containers/0000/lost", 5) in {(each.name, each.length) for each in found.unreferenced}
+    assert {(f"lts/{each.name}", each.length) for each in found.unreferenced} == {
+        (str(lost.relative_to(tmp_path)), 5)
+    }
     assert found.sound
 
 
