@@ -49,7 +49,7 @@ def first_problem(world: World, seeds: int) -> str | None:
         (BookKeeperLogWorld, 40),
         pytest.param(S3LogWorld, 2_000, marks=pytest.mark.extended),
         pytest.param(PutBackS3LogWorld, 500, marks=pytest.mark.extended),
-        pytest.param(BookKeeperLogWorld, 400, marks=pytest.mark.extended),
+        pytest.param(BookKeeperLogWorld, 2_000, marks=pytest.mark.extended),
     ],
 )
 def test_every_acked_group_is_read_by_every_later_owner(world: World, seeds: int) -> None:
