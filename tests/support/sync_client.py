@@ -37,9 +37,9 @@ async def connect_in_thread(url: str, **options: Any) -> AsyncIterator[AwaitedSy
 
 CONNECTS: dict[str, Callable[..., Any]] = {
     "async": tierlog.connect,
-    "sync": connect_in_thread,
+    "sync": partial(connect_in_thread, sessions=True),
     "async-http": partial(tierlog.connect, sessions=False),
-    "sync-http": partial(connect_in_thread, sessions=False),
+    "sync-http": connect_in_thread,
 }
 """Each kind of client, in sessions and over plain HTTP."""
 KINDS = [

@@ -67,12 +67,14 @@ def connect_sync(
     *,
     deadline: float = DEADLINE,
     span: Tracing | None = None,
-    sessions: bool = True,
+    sessions: bool = False,
     world: World | None = None,
     transport: Callable[[], httpx.BaseTransport] | None = None,
 ) -> Iterator[SyncClient]:
     """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:8470") as store``
-    gives a ``SyncClient``, which any number of threads may use."""
+    gives a ``SyncClient``, which any number of threads may use. It uses plain HTTP by default: ``sessions``
+    are experimental here. With them a call may take longer than its deadline if the server stands still, and
+    a client must not be used in a forked process or interrupted while other threads use it."""
     context = _context(url, deadline, MAP_REFRESH, world, time.monotonic)
     make = transport or _sync_pools(context.map.base)
     uses_sessions = sessions and transport is None

@@ -215,6 +215,9 @@ class Sessions:
             opening.set()
         if session is not None:
             await session.run(begun)
+            if not session.core.received:
+                # N7: a proxy may pass the upgrade and not what follows.
+                server.refused_until = anyio.current_time() + REFUSED_SECONDS
 
     @staticmethod
     async def _upgrade(url: str, stream: anyio.abc.ByteStream) -> bytes | None:

@@ -156,8 +156,10 @@ class SyncSession:
             self.core.fail("the client was closed")
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # wakes those that read or send
-        with self._sending, self._lock:
+        # Not while this one sends nothing: the thread that reads may have to send before it returns.
+        with self._lock:
             self._lock.wait_for(lambda: not self._is_reading)
+        with self._sending:
             self._connection.close()
 
     # --- inside ------------------------------------------------------------------------------------

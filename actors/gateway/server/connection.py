@@ -28,7 +28,7 @@ import httptools
 from ....storage_backends.base.errors import InvalidArgument, Throttled, TierlogError, TooLarge, Unavailable
 from ...telemetry.logging import get_logger
 from ..wire.errors import RequestTimeout, to_problem
-from ..wire.session import PROTOCOL
+from ..wire.session import HEADERS_MAX, PROTOCOL
 from .exchange import Exchange, Headers, connection_tokens, encode_head
 from .large_body import LargeBody
 from .session import SessionConnection
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _log = get_logger("gateway")
 
 HEAD_BYTES_MAX = 64 << 10
-HEADERS_MAX = 256
 PIPELINE_MAX = 64
 """Requests of one connection that are answered or wait."""
 HEAD_TIMEOUT = 30.0

@@ -42,6 +42,8 @@ FRAME_SECONDS = 30.0
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """What is still read behind the end of a session, so that the client reads that."""
+UNREAD_CALLS = 64
+"""Calls of a client that does not read its answers: more are not read before it does."""
 _VIOLATION = "the session ended: {}"
 
 
@@ -68,6 +70,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._has_ended = self._is_dropping = False
         self.is_input_ended = False
         self._bytes_dropped = 0
+        self._is_paused = False
+        """Whether nothing is read until the client has read."""
         self._frame_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
@@ -106,6 +110,17 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
                 call.event.set()  # for ``wait_left``
         return bool(self._calls)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._limit_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_paused and not self.transport.is_closing():
+            self._is_paused = False
+            self.transport.resume_reading()
+            self._time_frame()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer  # shared by all connections: frames are copied out of it
 
@@ -116,19 +131,40 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
                 self.close()
             return
 
+        is_complete = False
         try:
             for frame in self._decoder.feed(self._buffer[:nbytes]):
+                is_complete = True
                 self._take(frame)
         except TierlogError as error:
             self._refuse(error)
             return
 
-        if self._decoder.is_inside:
-            if self._frame_timer is None:
-                self._frame_timer = self._loop.call_later(FRAME_SECONDS, self._frame_is_late)
-        elif self._frame_timer is not None:
+        if is_complete:
+            self._stop_frame_timer()
+        self._time_frame()
+        self._limit_reading()
+
+    def _time_frame(self) -> None:
+        if self._frame_timer is None and self._decoder.is_inside:
+            self._frame_timer = self._loop.call_later(FRAME_SECONDS, self._frame_is_late)
+
+    def _stop_frame_timer(self) -> None:
+        if self._frame_timer is not None:
             self._frame_timer.cancel()
             self._frame_timer = None
+
+    def _limit_reading(self) -> None:
+        """H10: the bodies of calls whose answers are not read must not fill the memory meanwhile."""
+        if (
+            not self._is_paused
+            and not self.is_writable
+            and len(self._calls) > UNREAD_CALLS
+            and not self.transport.is_closing()
+        ):
+            self._is_paused = True
+            self.transport.pause_reading()
+            self._stop_frame_timer()
 
     def shutdown(self) -> None:
         """The server stops: take no more calls, and end after the ones that are here (rule N5)."""

@@ -47,9 +47,11 @@ _REQUEST = struct.Struct(">III")
 _ANSWER = struct.Struct(">HI")
 _NUMBER = struct.Struct(">I")
 FRAME_HEAD_BYTES = _FRAME.size
-_HEADS_MAX = 1024
+HEADERS_MAX = 256
+_HEADS_MAX, _HEAD_KEPT_MAX = 1024, 1024
+"""How many decoded heads are kept, and the longest: a client chooses what it sends."""
 _METHOD = re.compile(rb"[A-Z]{1,16}")
-_TARGET = re.compile(rb"/[\x21-\x7e]*")
+_TARGET = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _NAME = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _OF_A_CONNECTION = frozenset(
@@ -202,9 +204,11 @@ class HeadCache:
     def decode(self, head: bytes) -> RequestHead:
         found = self._known.get(head)
         if found is None:
-            if len(self._known) >= _HEADS_MAX:
-                self._known.clear()
-            found = self._known[head] = _request_head(head)
+            found = _request_head(head)
+            if len(head) <= _HEAD_KEPT_MAX:
+                if len(self._known) >= _HEADS_MAX:
+                    self._known.clear()
+                self._known[head] = found
         return found
 
 
@@ -214,6 +218,8 @@ def _request_head(head: bytes) -> RequestHead:
     if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
         raise InvalidArgument("the head of a request begins with its method and its target")
     headers = _headers(named)
+    if len(headers) > HEADERS_MAX:
+        raise TooLarge(f"a call has at most {HEADERS_MAX} headers, not {len(headers)}")
     for name, value in headers:
         if name in _OF_A_CONNECTION or not _NAME.fullmatch(name) or _CONTROL.search(value):
             raise InvalidArgument(f"the header {name[:50]!r} is malformed, or concerns a connection")

@@ -18,7 +18,7 @@ from support.frame_relay import CloseHalf, Cut, Fault, FrameRelay, Passing, whol
 from support.http_server import until
 from support.scripted_server import Received, json_answer, scripted
 from support.service import service
-from support.sync_client import connect_in_thread
+from support.sync_client import CONNECTS
 from tierlog import OutcomeUnknown, Unavailable
 from tierlog.actors.gateway.client import sessions, sync_sessions
 from tierlog.actors.gateway.client.requests import Request
@@ -36,7 +36,7 @@ from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import InvalidArgument
 
 pytestmark = pytest.mark.anyio
-CLIENTS = pytest.mark.parametrize("connect", [tierlog.connect, connect_in_thread], ids=["async", "sync"])
+CLIENTS = pytest.mark.parametrize("connect", [CONNECTS["async"], CONNECTS["sync"]], ids=["async", "sync"])
 Connect = Callable[..., Any]
 
 
@@ -462,7 +462,7 @@ def test_n1_frames_that_do_not_belong_together_are_refused(act: Callable[[Peer],
 
 
 def test_n6_ctrl_c_ends_its_call_and_not_the_session(relay: FrameRelay, name: str) -> None:
-    with tierlog.connect_sync(relay.url) as client:
+    with tierlog.connect_sync(relay.url, sessions=True) as client:
         client.create_segment(name)
         interrupt = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
         interrupt.start()
@@ -476,7 +476,7 @@ def test_n6_ctrl_c_ends_its_call_and_not_the_session(relay: FrameRelay, name: st
 
 def test_n6_threads_read_for_each_other(url: str, name: str) -> None:
     """One that waits long reads first, and hands over."""
-    with tierlog.connect_sync(url) as client:
+    with tierlog.connect_sync(url, sessions=True) as client:
         client.create_segment(name)
         polled: list[bytes] = []
         parked = [

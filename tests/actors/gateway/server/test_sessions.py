@@ -179,6 +179,29 @@ async def test_n4_a_reader_that_takes_nothing_holds_up_no_other_call(a: ServedSt
     assert {frame.call for frame in frames} == {slow}
 
 
+async def test_h10_of_a_client_that_reads_nothing_not_all_calls_are_read(tmp_path: Path) -> None:
+    """Else their bodies would fill the server's memory while their answers wait."""
+    body = b"x" * 256_000
+    async with service(tmp_path, ServerLimits(requests=64)) as served, raw_session(served) as client:
+        await served.store.create_segment("a")
+        for _ in range(8):
+            await served.store.append("a", bytes(1 << 20))
+        for _ in range(30):
+            await client.begin(
+                "GET", "/v1/segments/a/bytes", b"", "range", "bytes=0-8000000", window=16 << 20
+            )
+        sent = 0
+        with anyio.move_on_after(2):
+            for _ in range(1000):
+                await client.begin("POST", APPEND, body, *OCTETS)
+                sent += len(body)
+
+        assert sent < 100 << 20
+        with anyio.fail_after(30):
+            while (await client.next()).call < 30:
+                """What it had begun goes on once it reads."""
+
+
 async def test_n4_a_call_whose_answer_is_not_taken_for_long_ends_alone(
     a: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

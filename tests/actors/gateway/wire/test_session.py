@@ -143,6 +143,7 @@ def test_n2_any_payload_is_read_or_refused(payload: bytes, kind: str) -> None:
         b"get\0/v1",
         b"GET\0v1",
         b"GET\0/a b",
+        b"GET\0/a#b",
         b"GET\0/v1\0name",
         b"GET\0/v1\0Range\0bytes=0-",
         b"GET\0/v1\0range\0bytes=0-\r\nhost: other",
@@ -173,6 +174,13 @@ def test_n2_a_head_has_a_bound() -> None:
         decode_request(b"".join(request_parts(head, 0, 1, b"")), HeadCache())
 
 
+def test_n2_a_call_has_at_most_as_many_headers_as_a_request() -> None:
+    head = joined_head(["GET", "/v1", *["a", "b"] * 257])
+
+    with pytest.raises(TooLarge, match="at most 256 headers"):
+        decode_request(b"".join(request_parts(head, 0, 1, b"")), HeadCache())
+
+
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
 def test_n2_a_client_sends_no_header_with_control_characters(value: str) -> None:
     with pytest.raises(InvalidArgument):
@@ -185,4 +193,7 @@ def test_n2_known_heads_have_a_bound() -> None:
         heads.decode(joined_head(["GET", f"/v1/{number}"]))
 
     assert len(heads._known) <= 1024
+    for number in range(10):
+        heads.decode(joined_head(["GET", f"/v1/{number}", "a", "b" * 2000]))
+    assert max(map(len, heads._known)) < 1100, "long ones are not kept"
     assert heads.decode(HEAD).target == b"/v1/batch"
