@@ -84,16 +84,11 @@ class MachineFaults:
         async def heal() -> None:
             unit.signal(signal.SIGCONT)
 
-        lost = [unit] if figure else []
-        return Fault(
-            name=name,
-            begin=begin,
-            heal=heal,
-            seconds=seconds,
-            lost=lost,
-            figure=figure,
-            goal=self._silent_goal,
-        )
+        return self._silent(unit, Fault(name=name, begin=begin, heal=heal, seconds=seconds, figure=figure))
+
+    def _silent(self, unit: Unit, fault: Fault) -> Fault:
+        """With what is expected of a unit that is not heard meanwhile, if the fault has a figure."""
+        return attrs.evolve(fault, lost=[unit] if fault.figure else [], goal=self._silent_goal)
 
     async def _cut_host(self, random: Random) -> Fault:
         host = random.choice(self._service.hosts_that_join)
@@ -111,16 +106,7 @@ class MachineFaults:
             else:
                 network.cut(unit.machine)
 
-        lost = [unit] if figure else []
-        return Fault(
-            name=name,
-            begin=begin,
-            heal=nothing,
-            seconds=seconds,
-            lost=lost,
-            figure=figure,
-            goal=self._silent_goal,
-        )
+        return self._silent(unit, Fault(name=name, begin=begin, heal=nothing, seconds=seconds, figure=figure))
 
     async def _part_host_from_supervisors(self, random: Random) -> Fault:
         host = random.choice(self._service.hosts_that_join)
@@ -160,16 +146,7 @@ class MachineFaults:
         async def begin() -> None:
             self._service.network.part(unit.machine, others)
 
-        lost = [unit] if figure else []
-        return Fault(
-            name=name,
-            begin=begin,
-            heal=nothing,
-            seconds=seconds,
-            lost=lost,
-            figure=figure,
-            goal=self._silent_goal,
-        )
+        return self._silent(unit, Fault(name=name, begin=begin, heal=nothing, seconds=seconds, figure=figure))
 
     @property
     def _silent_goal(self) -> float:
