@@ -292,7 +292,7 @@ def main(arguments: Sequence[str]) -> None:
 def _serve(gateway: S3Gateway) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt), gateway:
-        variables = {**AWS_ENVIRONMENT, "TIERLOG_S3_ENDPOINT": gateway.url}
+        variables = {**AWS_ENVIRONMENT, "AWS_ENDPOINT_URL_S3": gateway.url}
         print(f"an S3 service with the bucket {BUCKET} at {gateway.url}; in another terminal:")
         for name, value in variables.items():
             print(f"export {name}={value}")

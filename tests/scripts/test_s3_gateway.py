@@ -122,7 +122,7 @@ def test_as_a_program_it_serves_a_folder_until_it_is_interrupted(tmp_path: Path)
     try:
         assert process.stdout is not None
         printed = [process.stdout.readline() for _ in range(6)]
-        assert f"export TIERLOG_S3_ENDPOINT=http://127.0.0.1:{port}\n" in printed
+        assert f"export AWS_ENDPOINT_URL_S3=http://127.0.0.1:{port}\n" in printed
         assert printed[-1] == "tierlog serve s3://chunks/my-store\n"
         assert (tmp_path / "data" / "objects" / "chunks").is_dir()
         process.send_signal(signal.SIGTERM)
