@@ -224,7 +224,9 @@ class MachineFaults:
         spare = self._service.spare
 
         async def begin() -> None:
-            spare.start()
+            # It may be drawn twice at once.
+            if not spare.is_alive:
+                spare.start()
 
         async def heal() -> None:
             if spare.is_alive:
