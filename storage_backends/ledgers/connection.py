@@ -68,6 +68,8 @@ class _Room:
     taken: int = 0
     waiting: dict[int, Sequence[Buffer]] = attrs.field(factory=dict)
     """Requests that found none, by number, in order."""
+    freed: float = 0.0
+    """When some of it became free last."""
 
 
 class SidecarConnection:
@@ -123,10 +125,11 @@ class SidecarConnection:
         """B12: send what waits for room and finds it, in order."""
         while room.waiting and self._end is None:
             number = next(iter(room.waiting))
-            taken = self._calls[number].taken
-            if room.taken + taken > room.size:
+            call = self._calls[number]
+            if room.taken + call.taken > room.size:
                 return
-            room.taken += taken
+            room.taken += call.taken
+            call.since = anyio.current_time()
             self._send(room.waiting.pop(number))
 
     async def outcome(self, number: int) -> Decoder:
@@ -274,6 +277,7 @@ class SidecarConnection:
         room = self._rooms.get(call.operation)
         if room is not None:
             room.taken -= call.taken
+            room.freed = anyio.current_time()
             self._fill(room)
 
     # --- its end ---------------------------------------------------------------------------------
@@ -283,18 +287,31 @@ class SidecarConnection:
         while True:
             await anyio.sleep(self._patience / 4)
             now = anyio.current_time()
-            pending = [each for each in self._calls.values() if each.is_pending]
-            for call in pending:
+            self._note_progress()
+            pending = {number: each for number, each in self._calls.items() if each.is_pending}
+            for number, call in pending.items():
                 if call.since < now - self._patience:
                     call.is_given_up = True
                     self._fail(call, f"the sidecar for BookKeeper has not replied for {self._patience:g} s")
-            if any(call.since < now - self._patience / 4 for call in pending):
+                    room = self._rooms.get(call.operation)
+                    if room is not None and number in room.waiting:
+                        # B12: whoever reads again must not wait for what nobody wants any more.
+                        self._give_up_waiting(room, number)
+            if any(call.since < now - self._patience / 4 for call in pending.values()):
                 # The services behind it may be the reason, which is no reason to break what goes on.
                 with anyio.move_on_after(self._patience) as scope, suppress(TierlogError):
                     await self.call(Operation.SESSION)
                 if scope.cancelled_caught:
                     stop()
                     return
+
+    def _note_progress(self) -> None:
+        """B12: what waits for room, in a long queue perhaps, has not been asked of the sidecar yet. It is
+        late only if no room becomes free."""
+        for room in self._rooms.values():
+            for number in room.waiting:
+                call = self._calls[number]
+                call.since = max(call.since, room.freed)
 
     @staticmethod
     def _fail(call: _Call, why: str) -> None:
