@@ -229,7 +229,8 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
     if (yield from read_identity(folder.wal)) is not None:
         return
 
-    yield from refuse_inside_folders(folder.path)
+    for path in (folder.path, folder.chunks):
+        yield from refuse_inside_folders(path)
     for inner in (folder.wal, folder.chunks):
         with suppress(OSError):
             for each in (yield ListFolder(inner)):
@@ -244,8 +245,9 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
 
 
 def refuse_inside_folders(path: str) -> Program[None]:
-    """Raises ``InvalidArgument`` if a store, or the chunks of one, are in a folder above ``path``."""
-    parent = path
+    """Raises ``InvalidArgument`` if a store, or the chunks of one, are in a folder above ``path``, or above
+    what it is a link to."""
+    parent = path = os.path.realpath(path)
     while (parent := os.path.dirname(parent)) != os.path.dirname(parent):
         if kind := (yield from _kind_of(parent)):
             raise InvalidArgument(

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 
 import anyio
 
 from ...journal.coordination.contract import IDENTITY, SUPERVISOR, Coordination, Lease, LeaseHeld
 from ...journal.coordination.lease_record import decode_lease, lease_name
 from ...journal.coordination.objects import OBSERVED, ObjectCoordination
-from ...storage_backends.base.errors import NotOwner
+from ...storage_backends.base.errors import DataCorruption, NotOwner
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_location import S3Location, parse_location
 from ..folder.chunk_location import ChunkLocation, s3_options
@@ -31,9 +32,11 @@ async def refuse_supervised(coordination: Coordination, duration: float, shown: 
     """Raises ``NotOwner`` if a supervisor renews its lease of the store ``shown``; ``remedy`` says what else
     to do. A lease that nobody renews is waited for, and released, so that nobody waits for it again.
     ``duration`` is that of a lease, in seconds."""
-    record, name = await coordination.load(lease_name(SUPERVISOR)), lease_name(SUPERVISOR)
-    if record is None or not decode_lease(record.data, coordination.place(name)).held:
-        return
+    name = lease_name(SUPERVISOR)
+    record = await coordination.load(name)
+    with suppress(DataCorruption):  # it may be held, which shows below
+        if record is None or not decode_lease(record.data, coordination.place(name)).held:
+            return
 
     ours, former = f"process {os.getpid()} of {socket.gethostname()}", ""
     lease: Lease | None = None
@@ -41,11 +44,12 @@ async def refuse_supervised(coordination: Coordination, duration: float, shown: 
         try:
             lease = await coordination.take_lease(SUPERVISOR, ours, duration)
         except LeaseHeld as error:
-            if error.is_renewed:
+            # Another one that took it may be an opening too, which releases it at once.
+            if error.is_renewed and error.holder == former:
                 raise NotOwner(
                     f"{shown} is in a service, which {error.holder} supervises: {remedy}"
                 ) from error
-            if not former:
+            if error.holder != former:
                 former = error.holder
                 _log.warning("lease_awaited", holder=former, seconds=OBSERVED * error.duration)
             await anyio.sleep(error.duration / _LOOKS)

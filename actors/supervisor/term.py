@@ -93,6 +93,7 @@ class Term:
     """Seconds between two checks."""
     _coordination: Coordination
     _log_id: bytes
+    _owner: bytes
     _lease: Lease
     awaited: tuple[str, ...] = ()
     """The hosts that had joined the supervisor before."""
@@ -105,8 +106,8 @@ class Term:
     async def check(self) -> None:
         """Renew the lease. Raises ``NotOwner`` if a later supervisor has started."""
         record = await self._coordination.load(TERM)
-        newest = 0 if record is None else _number(self._coordination, record, self._log_id)
-        if newest > self.number:
+        newest = _number(self._coordination, record, self._log_id)
+        if newest is not None and newest > self.number:
             raise superseded(self.number, newest)
         try:
             await self._lease.renew(self._confirm and self._confirm_removed)
@@ -115,6 +116,9 @@ class Term:
             raise NotOwner(
                 f"another supervisor took over ({error}): this one ends, the hosts obey the newer one"
             ) from error
+        if record is not None and newest is None:
+            data = _encoded(self._log_id, self.number, self._owner)
+            await self._coordination.compare_and_set(TERM, data, record.version)
 
     async def confirm(self) -> None:
         """Raises ``StoreMismatch`` if the store is not there any more, and ``Unavailable`` while a later
@@ -127,7 +131,7 @@ class Term:
     async def _confirm_removed(self) -> None:
         assert self._confirm is not None
         await self._confirm()
-        _log.warning("lease_put_again", reason="its record was removed")
+        _log.warning("lease_put_again", reason="its record was removed, or is damaged")
 
 
 def superseded(own: int, newer: int) -> NotOwner:
@@ -188,7 +192,7 @@ async def _claimed(
             await confirm()
         # V1: durable before the first order, so that no later supervisor takes the same term.
         number, predecessor = await raise_term()
-        yield Term(number, options.interval, coordination, log_id, lease, predecessor.hosts, confirm)
+        yield Term(number, options.interval, coordination, log_id, owner, lease, predecessor.hosts, confirm)
     finally:
         # A cancelled stop must free the lease too, or the next supervisor in this process is refused.
         with anyio.move_on_after(_RELEASE_SECONDS, shield=True) as limit:
@@ -273,7 +277,7 @@ async def _raise_term(coordination: Coordination, log_id: bytes, owner: bytes, s
     """``served``: the newest term that is known to have been taken."""
     while True:
         record = await coordination.load(TERM)
-        newest = 0 if record is None else _number(coordination, record, log_id)
+        newest = _number(coordination, record, log_id) or 0
         if newest < served:
             _log.warning("term_was_put_back", place=coordination.place(TERM), term=newest, served=served)
         # V1: the record alone could lead to a term that was there before.
@@ -281,10 +285,22 @@ async def _raise_term(coordination: Coordination, log_id: bytes, owner: bytes, s
         if number > EPOCH_MAX:
             raise DataCorruption(f"the term {number - 1} has no successor", file=coordination.place(TERM))
         # D1: with the owner, or two that start at once would both have set the same bytes.
-        data = encode_epoch(log_id, number, owner).ljust(REGISTER_BYTES, b"\0")
+        data = _encoded(log_id, number, owner)
         if await coordination.compare_and_set(TERM, data, record.version if record else ""):
             return number
 
 
-def _number(coordination: Coordination, record: Record, log_id: bytes) -> int:
-    return decode_image(record.data, log_id, coordination.place(TERM)).epoch
+def _encoded(log_id: bytes, number: int, owner: bytes) -> bytes:
+    return encode_epoch(log_id, number, owner).ljust(REGISTER_BYTES, b"\0")
+
+
+def _number(coordination: Coordination, record: Record | None, log_id: bytes) -> int | None:
+    """The term in the record; None if there is none, or it is damaged."""
+    if record is None:
+        return None
+    try:
+        return decode_image(record.data, log_id, coordination.place(TERM)).epoch
+    except DataCorruption as error:
+        # V1: what is left of it would keep every supervisor out, and the lease shows who is active.
+        _log.warning("term_lost", reason=str(error))
+        return None

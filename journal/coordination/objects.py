@@ -157,7 +157,12 @@ class ObjectCoordination(Coordination):
         while True:
             found = await self.load(record_name)
             if found is not None:
-                self._check_ended(name, found, decode_lease(found.data, self.place(record_name)))
+                try:
+                    lease = decode_lease(found.data, self.place(record_name))
+                except DataCorruption:
+                    # D3: its holder puts it again when it renews it.
+                    lease = attrs.evolve(record, holder="a process that the damaged record does not name")
+                self._check_ended(name, found, lease)
             # D4: from before the put on, because others may see it as soon as it is sent.
             begun = self.now()
             version = await self.compare_and_set(
@@ -236,15 +241,17 @@ class _ObjectLease(Lease):
                 return
             # D4: an earlier put of this holder without a verdict may have taken effect.
             found = await coordination.load(self._name)
+            now: LeaseRecord | None = None
             try:
                 now = decode_lease(found.data, coordination.place(self._name)) if found else None
-            except (DataCorruption, StoreMismatch):
-                self._ended = True
-                raise
-            if found is None and confirm is not None:
-                # D4: who takes it meanwhile creates the record, and this put is refused.
+            except (DataCorruption, StoreMismatch) as error:
+                if confirm is None or isinstance(error, StoreMismatch):
+                    self._ended = True
+                    raise
+            if now is None and confirm is not None:
+                # D4: who takes it meanwhile changes the record, and this put is refused.
                 await confirm()
-                expected = ""
+                expected = found.version if found else ""
                 continue
             if found is None or now is None or now.lease_id != record.lease_id or not now.held:
                 self._ended = True

@@ -50,6 +50,18 @@ async def test_no_store_is_made_inside_another_one(tmp_path: Path, inner: str) -
         pass  # an existing store may have more files
 
 
+@pytest.mark.parametrize("link", ["data", "data/lts"])
+async def test_no_store_is_made_inside_another_one_through_a_link(tmp_path: Path, link: str) -> None:
+    async with tierlog.open_store(tmp_path / "other", containers=1):
+        pass
+    inner = tmp_path / "other" / "lts" / "containers" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(inner)
+    assert f"{inner} is inside the long-term storage" in await refusal(tmp_path / "data")
+    assert list(inner.iterdir()) == []
+
+
 @pytest.mark.parametrize("inner", ["wal/inner", "lts/inner"])
 async def test_no_store_is_made_around_another_one(tmp_path: Path, inner: str) -> None:
     async with tierlog.open_store(tmp_path / inner, containers=1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tierlog.actors.supervisor.served_store import StoreAsked, open_served
 from tierlog.actors.supervisor.term import nobody_serves
 from tierlog.journal.coordination.contract import SUPERVISOR
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.chunks.s3_location import S3Location
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -37,10 +38,20 @@ def on(bucket: Bucket) -> ObjectCoordination:
     return ObjectCoordination(MemoryObjects(bucket), "", numbered_world())
 
 
-async def look(bucket: Bucket) -> float:
+class SlowObjects(MemoryObjects):
+    """Others see what is put before its answer comes."""
+
+    async def put(self, key: str, data: Sequence[Buffer], *, version: str = "") -> str | None:
+        made = await super().put(key, data, version=version)
+        await anyio.sleep(DURATION / 5)
+        return made
+
+
+async def look(bucket: Bucket, objects: MemoryObjects | None = None) -> float:
     """How long it took until the store may be opened."""
     begun = anyio.current_time()
-    await refuse_supervised(on(bucket), DURATION, "the store", "stop it")
+    coordination = ObjectCoordination(objects or MemoryObjects(bucket), "", numbered_world())
+    await refuse_supervised(coordination, DURATION, "the store", "stop it")
     return anyio.current_time() - begun
 
 
@@ -69,6 +80,28 @@ def test_v14_a_lease_that_nobody_renews_is_waited_for_once() -> None:
     async def main() -> None:
         bucket = Bucket()
         await on(bucket).take_lease(SUPERVISOR, "one that crashed", DURATION)
+        assert OBSERVED * DURATION <= await look(bucket) <= (OBSERVED + 0.25) * DURATION
+        assert await look(bucket) == 0
+
+    in_virtual_time(main)
+
+
+def test_v14_several_that_wait_for_a_lease_do_not_take_each_other_for_a_service() -> None:
+    async def main() -> None:
+        bucket = Bucket()
+        await on(bucket).take_lease(SUPERVISOR, "one that crashed", DURATION)
+        async with anyio.create_task_group() as tasks:
+            for delay in (0.0, DURATION / 2):
+                await anyio.sleep(delay)
+                tasks.start_soon(look, bucket, SlowObjects(bucket))
+
+    in_virtual_time(main)
+
+
+def test_v14_a_damaged_lease_is_waited_for() -> None:
+    async def main() -> None:
+        bucket = Bucket()
+        bucket.put("leases/supervisor", b"damaged", "")
         assert OBSERVED * DURATION <= await look(bucket) <= (OBSERVED + 0.25) * DURATION
         assert await look(bucket) == 0
 

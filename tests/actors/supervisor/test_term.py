@@ -387,6 +387,31 @@ async def test_d4_a_lease_whose_record_was_removed_is_put_again(caplog: pytest.L
     await ObjectCoordination(MemoryObjects(bucket), "", WORLD).take_lease(SUPERVISOR, "b", LEASE)
 
 
+@pytest.mark.parametrize("name", [LEASE_RECORD, TERM])
+async def test_d4_a_damaged_record_of_a_supervisor_is_put_again_and_keeps_none_out(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damage() -> None:
+        bucket.put(name, b"damaged", bucket.objects[name][1])
+
+    bucket = Bucket()
+    async with confirmed_term(bucket) as term:
+        damage()
+        await term.check()
+        assert term.is_held()
+        assert "lost" in caplog.text or "lease_put_again" in caplog.text
+        assert bucket.objects[name][0] != b"damaged"
+        caplog.clear()
+        await term.check()
+        assert not caplog.text
+    damage()
+    put_control(bucket, 1)
+    coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+    async with claimed_after_control(coordination, b"b") as term:
+        assert term.number == 2
+        await term.check()
+
+
 async def test_d4_of_a_store_that_was_removed_no_lease_is_put_again() -> None:
     bucket = Bucket()
     with pytest.raises(StoreMismatch, match="was removed since this supervisor was started"):
