@@ -118,7 +118,7 @@ def recover(
 @asynccontextmanager
 async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[StoreConfig]:
     """If ``settings`` name a folder of chunks: ``lts/`` becomes a link to it, unless it is that already, and
-    is removed again if the body fails. Raises ``InvalidArgument`` if that is impossible."""
+    is removed again if the body fails and has made no logs. Raises ``InvalidArgument`` if that is impossible."""
     import anyio
     import attrs
 
@@ -130,8 +130,9 @@ async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[S
         yield settings
         return
 
-    there, link = anyio.Path(settings.chunks), anyio.Path(folder.chunks)
+    there, link, logs = map(anyio.Path, (settings.chunks, folder.chunks, folder.wal))
     try:
+        had_logs = await logs.exists()
         if not await there.is_dir():
             raise InvalidArgument(f"--chunks: there is no folder {there}")
         is_new = not await link.exists()
@@ -150,7 +151,9 @@ async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[S
     except BaseException:
         if is_new:
             with anyio.CancelScope(shield=True):
-                await link.unlink()
+                # It may have been interrupted after it was complete: then this is the store's.
+                if had_logs or not await logs.exists():
+                    await link.unlink()
                 if is_new_folder:
                     with suppress(OSError):  # it has something else meanwhile
                         await anyio.Path(folder.path).rmdir()

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -17,6 +18,8 @@ from support.command_line import Run, is_one_line
 from support.folders import flip_bit
 from support.s3_server import BUCKET, S3Server
 from tierlog.actors.settings.configuration import WriterConfig
+from tierlog.actors.store import recover
+from tierlog.actors.store.recover import RecoveredStore, recover_store
 
 QUIET = tierlog.StoreConfig(writer=WriterConfig(flush_age=3600.0))
 
@@ -98,6 +101,22 @@ def test_a_folder_of_chunks_that_cannot_be_recovered_leaves_no_link(
     refused = run("recover", "--from-lts", "--data", str(lost), "--chunks", str(empty))
     assert (refused.code, "move it away, or recover it without --chunks" in refused.err) == (1, True)
     assert run("recover", "--from-lts", "--data", str(lost), "--chunks", f"{lost}/lts").code == 0
+
+
+def test_an_interruption_at_the_end_takes_no_chunks_away(
+    run: Run, lost: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs are there, so it could not be repeated."""
+
+    async def interrupted(*arguments: Any, **more: Any) -> RecoveredStore:
+        await recover_store(*arguments, **more)
+        raise tierlog.Unavailable("it was interrupted")
+
+    mounted, data = tmp_path / "mounted", tmp_path / "new"
+    (lost / "lts").rename(mounted)
+    monkeypatch.setattr(recover, "recover_store", interrupted)
+    assert run("recover", "--from-lts", "--data", str(data), "--chunks", str(mounted)).code == 1
+    assert run("segment", "read", "app/events", "--data", str(data)).out == "0123456789"
 
 
 def test_a_file_in_the_place_of_the_logs_is_named_as_such(run: Run, lost: Path) -> None:
