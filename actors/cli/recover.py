@@ -118,7 +118,8 @@ def recover(
 @asynccontextmanager
 async def _linked(folder: StoreFolder, settings: StoreConfig) -> AsyncIterator[StoreConfig]:
     """If ``settings`` name a folder of chunks: ``lts/`` becomes a link to it, unless it is that already, and
-    is removed again if the body fails and has made no logs. Raises ``InvalidArgument`` if that is impossible."""
+    is removed again if the body fails and has made no logs. Raises ``InvalidArgument`` if that is
+    impossible."""
     import anyio
     import attrs
 

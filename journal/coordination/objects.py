@@ -228,8 +228,8 @@ class _ObjectLease(Lease):
             self._ended = True
             try:
                 await self._replace(held=False)
-            except NotOwner:
-                return  # It has ended already.
+            except (NotOwner, DataCorruption):
+                return  # It has ended already, or a damaged record ends it (D3).
 
     async def _replace(self, *, held: bool, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
         coordination, record, expected = self._coordination, self._record, self._version

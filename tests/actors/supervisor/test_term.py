@@ -404,7 +404,7 @@ async def test_d4_a_damaged_record_of_a_supervisor_is_put_again_and_keeps_none_o
         caplog.clear()
         await term.check()
         assert not caplog.text
-    damage()
+        damage()
     put_control(bucket, 1)
     coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
     async with claimed_after_control(coordination, b"b") as term:
