@@ -14,6 +14,7 @@ from contextlib import suppress
 import attrs
 
 from ...journal.log.local_layout import moved_folders
+from ...journal.manifest.store_record import MIGRATION_RECORD
 from ...storage_backends.base.errors import (
     ConfigError,
     DataCorruption,
@@ -229,8 +230,10 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
     if (yield from read_identity(folder.wal)) is not None:
         return
 
-    for path in (folder.path, folder.chunks):
-        yield from refuse_inside_folders(path)
+    yield from refuse_inside_folders(folder.path)
+    chunks = os.path.realpath(folder.chunks)
+    if os.path.dirname(chunks) != os.path.realpath(folder.path):  # a link
+        yield from refuse_inside_folders(chunks)
     for inner in (folder.wal, folder.chunks):
         with suppress(OSError):
             for each in (yield ListFolder(inner)):
@@ -260,6 +263,8 @@ def _kind_of(folder: str) -> Program[str]:
     for kind, mark in (
         ("store", identity_file(StoreFolder(folder).wal)),
         ("long-term storage", f"{folder}/{IDENTIFICATION}"),
+        # Which is deleted as a whole if the move is given up.
+        ("target of a move", f"{StoreFolder(folder).chunks}/{MIGRATION_RECORD}"),
     ):
         with suppress(OSError):  # a folder that cannot be read is no store of this process
             yield Close((yield Open(mark)))

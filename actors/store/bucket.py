@@ -25,9 +25,8 @@ from ..container.checkpoint import CheckpointOptions
 from ..folder.chunk_location import ChunkLocation, require_s3, s3_options
 from ..settings.configuration import StoreConfig
 from ..telemetry.logging import get_logger
-from .nesting import DELAYS, PATIENCE, refuse_around_bucket, refuse_inside_bucket
+from .nesting import CHUNKS, DELAYS, PATIENCE, refuse_around_bucket, refuse_inside_bucket
 from .shared import SharedPlace
-from .supervised import CHUNKS
 
 if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_objects import S3Objects

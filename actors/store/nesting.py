@@ -17,7 +17,7 @@ import anyio
 
 from ...journal.coordination.contract import IDENTITY
 from ...journal.log.repetition import Repetition
-from ...journal.manifest.store_record import STORE_RECORD
+from ...journal.manifest.store_record import MIGRATION_RECORD, STORE_RECORD
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.object_store import ObjectStore
@@ -34,6 +34,8 @@ PATIENCE, DELAYS = 30.0, (0.02, 1.0)
 """Seconds for which an opening repeats a request, and between two of them."""
 IDENTITY_BYTES = 256
 """More than an identity has."""
+CHUNKS = "lts/"
+"""Below the prefix of a store in a bucket."""
 KEYS_MAX = 100_000
 """The most objects below a place that are looked at."""
 Find = Callable[[str], Awaitable[bytes | None]]
@@ -60,6 +62,9 @@ async def refuse_inside(path: str, find: Find, shown: Callable[[str], str]) -> N
             found = "store"
         elif await find(above + STORE_RECORD) is not None:
             found = "long-term storage"
+        elif await find(f"{above}{CHUNKS}{MIGRATION_RECORD}") or await find(above + MIGRATION_RECORD):
+            # Which is deleted as a whole if the move is given up.
+            found = "target of a move"
         if found:
             raise InvalidArgument(
                 f"{shown(path)} is inside the {found} {shown(above)}: name that one, or a place outside of it"

@@ -18,10 +18,8 @@ from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_location import S3Location, parse_location
 from ..folder.chunk_location import ChunkLocation, s3_options
 from ..telemetry.logging import get_logger
-from .nesting import IDENTITY_BYTES, is_identity
+from .nesting import CHUNKS, IDENTITY_BYTES, is_identity
 
-CHUNKS = "lts/"
-"""Below the prefix of a store in a bucket."""
 _LOOKS = 8
 """How often a lease is looked at within its duration. Its holder renews it three times."""
 _RELEASE_SECONDS = 5.0

@@ -344,6 +344,18 @@ async def test_e6_the_target_of_another_move_is_refused(site: Site) -> None:
     await site.move("old", "new")
 
 
+@pytest.mark.parametrize("inner", ["x", "lts/x"])
+async def test_e6_inside_the_target_of_a_move_no_store_is_made(site: Site, inner: str) -> None:
+    """It would keep the move from being completed, and be deleted with the target if that is given up."""
+    async with site.opened("old") as store:
+        await filled(store)
+    await site.move("old", "new", confirms=False)
+    with pytest.raises(InvalidArgument, match="is inside the (target of a move|long-term storage) .*new"):
+        async with site.opened(f"new/{inner}"):
+            pass
+    assert (await site.move("old", "new")).is_complete
+
+
 async def test_a_store_that_is_open_is_not_moved(site: Site) -> None:
     async with site.opened("old") as store:
         before = await filled(store)

@@ -172,6 +172,10 @@ async def test_e6_a_bucket_with_anything_else_is_refused(bucket: Site) -> None:
     with pytest.raises(StoreMismatch, match="is being moved to"):
         async with bucket.opened("bucket-e"):
             pass
+    for inner in ("x", "lts/x"):
+        with pytest.raises(InvalidArgument, match="is inside the target of a move .*bucket-e/"):
+            async with bucket.opened(f"bucket-e/{inner}"):
+                pass
     async with bucket.opened("old") as store:
         await check_moved(store, before)
 
