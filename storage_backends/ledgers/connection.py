@@ -56,8 +56,7 @@ class _Call:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it should end soon; a wait for a change may take for ever."""
-        return self.operation is not Operation.WATCH and not self.ended.is_set()
+        return not self.ended.is_set()
 
 
 @attrs.define(eq=False, repr=False)
@@ -152,8 +151,6 @@ class SidecarConnection:
             self._forget(number)
             return
         call.is_given_up = True
-        if call.operation is Operation.WATCH and self._end is None:
-            self._calls[self.begin(Operation.UNWATCH, number.to_bytes(4, "big"))].is_given_up = True
         room = self._rooms.get(call.operation)
         if room is not None and number in room.waiting:
             self._give_up_waiting(room, number)
