@@ -12,7 +12,7 @@ too. A ledger whose ``append`` failed takes no more entries.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from .checksum import Buffer
@@ -120,6 +120,11 @@ class Ledger(ABC):
     @abstractmethod
     async def close(self) -> None:
         """As its writer, record where it ends, so that nobody has to recover it. It can still be read."""
+
+    @abstractmethod
+    def when_lost(self, act: Callable[[], None]) -> None:
+        """Call ``act`` once the way to the service has ended, after which an append is ``AppendLost``. Not
+        after ``drop``."""
 
     @abstractmethod
     def drop(self) -> None:

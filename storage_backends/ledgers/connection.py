@@ -85,6 +85,8 @@ class SidecarConnection:
         self._end: str | None = None
         """Why it has ended."""
         self.requests = 0
+        self.lost: dict[bytes, Callable[[], None]] = {}
+        """Called at the end, by the handle of the ledger that is lost."""
 
     @property
     def has_ended(self) -> bool:
@@ -316,3 +318,6 @@ class SidecarConnection:
         for call in self._calls.values():
             if not call.ended.is_set():
                 self._fail(call, why)
+        lost, self.lost = self.lost, {}
+        for act in lost.values():
+            act()

@@ -7,7 +7,7 @@ recovers (rule B11). ``run`` is the only task that must live as long as the serv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.abc
@@ -366,7 +366,14 @@ class SidecarLedger(Ledger):
     async def close(self) -> None:
         await self._connection.call(Operation.CLOSE_LEDGER, self._handle)
 
+    def when_lost(self, act: Callable[[], None]) -> None:
+        if self._connection.has_ended:
+            act()
+        else:
+            self._connection.lost[self._handle] = act
+
     def drop(self) -> None:
+        self._connection.lost.pop(self._handle, None)
         # A sidecar that has ended has let go of everything.
         if not self._connection.has_ended:
             self._connection.give_up(self._connection.begin(Operation.DROP_LEDGER, self._handle))

@@ -217,6 +217,7 @@ class MemoryLedger(Ledger):
         self._next = 0
         self._failure: TierlogError | None = None
         self._is_dropped = self._is_lost = False
+        self._lost: Callable[[], None] = _nothing
         self._newest = anyio.Event()
         """The end of the newest append."""
         self._newest.set()
@@ -272,10 +273,19 @@ class MemoryLedger(Ledger):
     async def close(self) -> None:
         await self._service._ask("close", lambda: self._service.cluster.close(self.id))
 
+    def when_lost(self, act: Callable[[], None]) -> None:
+        self._lost = act
+
     def drop(self) -> None:
-        self._is_dropped = True
+        self._is_dropped, self._lost = True, _nothing
 
     def end(self) -> None:
         """As with its sidecar: nothing more is known of it here."""
+        lost, self._lost = self._lost, _nothing
         self._failure = self._failure or OutcomeUnknown("the sidecar ended")
         self._is_dropped = self._is_lost = True
+        lost()
+
+
+def _nothing() -> None:
+    """Nobody waits for the end."""
