@@ -12,7 +12,7 @@ import pytest
 
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.stores import config
-from tierlog import OutcomeUnknown, StoreConfig, Unavailable
+from tierlog import StoreConfig, Unavailable
 from tierlog.actors.folder.place import BookKeeperLocation
 from tierlog.actors.settings.configuration import ChunkCacheConfig
 from tierlog.actors.store import ledgers

@@ -225,6 +225,35 @@ async def test_b10_without_zookeeper_reads_and_duplicates_are_refused_and_append
         assert (container.state, container.restarts) == ("active", 0)
 
 
+async def test_w12_a_duplicate_that_waits_for_zookeeper_delays_no_append_behind_it(
+    here: LedgerMachine, site: LedgerSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append proves the ownership for the duplicate before it."""
+    async with here.open() as store:
+        await make(store, NAME, b"one")
+        first = await store.append(NAME, b"two", writer_id="me", event_number=1)
+        asked = anyio.Event()
+
+        async def check(path: str, version: int) -> bool:
+            asked.set()
+            await anyio.sleep_forever()
+            return False
+
+        repeated: list[int | None] = []
+
+        async def repeat() -> None:
+            repeated.append(await store.append(NAME, b"two", writer_id="me", event_number=1))
+
+        with monkeypatch.context() as patch, anyio.fail_after(scaled(10)):
+            patch.setattr(site.services[0], "check", check)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(repeat)
+                await asked.wait()
+                assert await store.append(NAME, b"three") == 6
+        assert repeated == [first]
+        assert await store.read(NAME, 0, 20) == b"onetwothree"
+
+
 @pytest.mark.one_loop
 async def test_b10_a_store_ends_in_order_without_zookeeper(
     here: LedgerMachine,
