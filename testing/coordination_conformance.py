@@ -96,16 +96,6 @@ class CoordinationConformance(ABC):
                 tasks.start_soon(raise_often)
         assert sorted(values) == list(range(1, 16))
 
-    async def test_d7_who_waits_for_a_change_sees_it(self) -> None:
-        first, second = await self.make_coordination(), await self.make_coordination()
-        with anyio.fail_after(30):
-            created = await first.compare_and_set(TERM, b"one")
-            assert created
-            assert await second.wait_changed(TERM, "", 0.001) == (b"one", created)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(first.compare_and_set, TERM, b"two", created)
-                assert (await second.wait_changed(TERM, created, 0.001)).data == b"two"
-
     async def test_a_lease_has_one_holder(self) -> None:
         first, second = await self.make_coordination(), await self.make_coordination()
         lease = await first.take_lease(SUPERVISOR, "first", _DURATION)

@@ -221,6 +221,7 @@ class Container:
         clean = False
         try:
             opened = await self.ownership.open_log(previous_epochs)
+            self.log.when_lost(self._end_ownership)
             self.state.epoch = opened.epoch
             components = self._built = build_components(self)
             recovery = Recovery(self.log, opened, self.state, components.publisher, self.cache)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from anyio import CancelScope
+
 from ...journal.group_payload import PayloadBuilder
 from ...storage_backends.base.errors import TierlogError, Unavailable
 from ..kernel.event_source import Answer
@@ -23,7 +25,17 @@ class Unconfirmed(Unavailable):
 
 
 class Group(PayloadBuilder):
-    __slots__ = ("errors", "group_answers", "links", "reads", "replies", "tag", "truncate_before", "values")
+    __slots__ = (
+        "confirming",
+        "errors",
+        "group_answers",
+        "links",
+        "reads",
+        "replies",
+        "tag",
+        "truncate_before",
+        "values",
+    )
 
     def __init__(self, first_sequence: int) -> None:
         super().__init__(first_sequence)
@@ -37,6 +49,8 @@ class Group(PayloadBuilder):
         self.errors: list[tuple[Answer, TierlogError | NotLoaded]] = []
         self.links: list[object] = []
         """The spans of traced appends."""
+        self.confirming: CancelScope | None = None
+        """While a group that logs nothing waits until the ownership is confirmed."""
         self.tag = 0
         self.truncate_before = 0
 

@@ -462,6 +462,7 @@ class Pipeline:
     async def _commit_one(self, group: Group) -> None:
         if group.operations:
             number = await (self._append_traced(group) if group.links else self._append(group))
+            self._confirm_earlier(group)
         else:
             await self._confirm(group)
             number = 0
@@ -475,9 +476,10 @@ class Pipeline:
             await anyio.lowlevel.checkpoint()
 
     async def _confirm(self, group: Group) -> None:
-        """Nothing to log, so no write proves ownership: confirm it before answering (W12)."""
+        """Nothing to log, so no write of its own proves ownership: confirm it before answering (W12)."""
         try:
-            await self._log.confirm_owner()
+            with anyio.CancelScope() as group.confirming:
+                await self._log.confirm_owner()
         except Unavailable as error:
             # L10, B10: appends may go on, unless the log has ended.
             self._log.check_owner()
@@ -486,6 +488,15 @@ class Pipeline:
                     f"whether the container has another owner is not known ({error}): repeat the call"
                 )
             )
+
+    def _confirm_earlier(self, durable: Group) -> None:
+        """W12: its write began after those before it were taken, and proves the ownership for them too: what
+        is acked does not wait for a service that it does not need."""
+        for group in self._in_flight:
+            if group is durable:
+                return
+            if group.confirming is not None:
+                group.confirming.cancel()
 
     def _advance(self, finishing: Iterator[None]) -> bool:
         """Take one step. Returns whether there may be more."""

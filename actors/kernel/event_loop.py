@@ -1,4 +1,4 @@
-"""Events, a clock and threads for the event loop that runs, cheaper than anyio's.
+"""Events, a clock, tasks and threads of the event loop that runs, which anyio lacks or has at a higher cost.
 
 ``store/opening.py`` and the clients choose them; the library below is given what they chose.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -116,6 +117,23 @@ def lane_thread() -> Callable[[Callable[[], Any]], asyncio.Future[Any]] | None:
     """Runs jobs in a thread of its own, for code in the loop that is running; None where anyio's way is the
     cheapest."""
     return None if running_trio() is not None else _LaneThread()
+
+
+_spawned: set[asyncio.Task[None]] = set()
+"""The event loop itself keeps no task alive."""
+
+
+def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run ``run``, which raises nothing, in a task that no task group holds. It is cancelled when the event
+    loop ends: by ``asyncio.run``, or after trio's main task."""
+    trio = running_trio()
+    if trio is not None:
+        trio.lowlevel.spawn_system_task(run, context=copy_context())
+        return
+
+    task = asyncio.get_running_loop().create_task(run())
+    _spawned.add(task)
+    task.add_done_callback(_spawned.discard)
 
 
 def event_source() -> EventSource:

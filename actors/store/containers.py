@@ -45,7 +45,7 @@ class StoreContainers:
     def check(self) -> None:
         """Raises ``ClosedError`` where the store cannot be used."""
         if self.is_closed:
-            raise ClosedError("the store is closed: use it inside its `async with` body")
+            raise ClosedError("the store is closed: its `async with` body has ended, or `aclose` was called")
 
         self.guard.check()
 

@@ -64,11 +64,11 @@ from ..folder.place import shared_location
 from ..folder.restore_folder import finish_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
+from ..kernel.contexts import owned_context
 from ..kernel.event_loop import event_source, lane_thread, running_trio
 from ..kernel.loop_lag import LoopLag
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 from ..kernel.supervision import RestartPolicy
-from ..kernel.use_guard import guarded_context
 from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
@@ -205,7 +205,7 @@ def _protection() -> Protect:
     return protect
 
 
-@guarded_context("store")
+@owned_context("store")
 async def open_store(
     path: str | os.PathLike[str],
     *,
@@ -220,7 +220,8 @@ async def open_store(
     files: Files | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """Opens the store in the folder ``path``, which is created if it is missing: ``async with
-    open_store("data", containers=4) as store``. Refuses a folder that another process has open, unless
+    open_store("data", containers=4) as store``, or ``store = await open_store("data")`` and ``await
+    store.aclose()``, from any tasks of one event loop. Refuses a folder that another process has open, unless
     ``take_over`` is set: then that process is fenced, and its calls raise ``NotOwner``.
 
     ``path`` may be ``s3://BUCKET/PREFIX``, or ``bookkeeper://ZOOKEEPER:PORT/PATH`` with chunks where

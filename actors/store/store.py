@@ -103,6 +103,7 @@ from ..container.operations.writers import ExpireWritersRequest
 from ..container.pins import list_backups
 from ..container.segment_layout import segment_layout
 from ..container.transactions import ask_transaction, page_of_transactions
+from ..kernel.contexts import Closable
 from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices
 from ..kernel.use_guard import GuardedGenerator
@@ -140,8 +141,8 @@ class RollingSizes(Value):
     """That a creation may give."""
 
 
-class SegmentStore(SegmentVerbs):
-    """An open store. ``open_store`` makes it; use it inside the ``async with`` body.
+class SegmentStore(Closable, SegmentVerbs):
+    """An open store, made by ``open_store``. The end of the ``async with`` body closes it, or ``aclose``.
 
     All verbs may be called from many tasks of the event loop that opened the store.
     """

@@ -16,8 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import anyio
-
 from ...storage_backends.base.errors import Unavailable
 
 RECORD_BYTES_MAX = 8 << 10
@@ -93,12 +91,3 @@ class Coordination(ABC):
         clocks are all there is, this object must have watched it for so long: so the first call raises
         ``LeaseHeld``, and one after the duration succeeds (rule D3).
         """
-
-    async def wait_changed(self, name: str, version: str, interval: float) -> Record:
-        """Return the record once it has another version than ``version``, which is empty for a missing one.
-        Looks every ``interval`` seconds, and may miss what comes and goes in between (rule D7)."""
-        while True:
-            record = await self.load(name)
-            if record is not None and record.version != version:
-                return record
-            await anyio.sleep(interval)

@@ -1,25 +1,22 @@
 """``ZooKeeperCoordination``: records and leases as records of ZooKeeper, for processes on any machine (rules
-D1 to D8).
+D1 to D7).
 
 A lease is a record, as in a bucket, and no ephemeral one: the session that would end such a record is that of
-the sidecar, which lives on while its process is stopped, and ends while its process goes on (rule D8). Crash:
+the sidecar, which lives on while its process is stopped, and ends while its process goes on (rule D7). Crash:
 as ``ObjectCoordination``.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import Unavailable
-from ...storage_backends.base.ledger_service import MISSING, LedgerService
+from ...storage_backends.base.ledger_service import LedgerService
 from ...storage_backends.base.object_store import ListedKey, ObjectStore, StoredObject
 from ...storage_backends.base.world import World
-from .contract import Record
 from .objects import ObjectCoordination, ObjectCoordinationOptions
 
 
@@ -34,28 +31,14 @@ class ZooKeeperCoordination(ObjectCoordination):
         options: ObjectCoordinationOptions | None = None,
     ) -> None:
         super().__init__(RecordObjects(ledgers, path), "", world, options)
-        self._ledgers = ledgers
-        self._path = path
 
     async def try_conditions(self) -> None:
         await anyio.lowlevel.checkpoint()  # D2: what ZooKeeper promises needs no trial.
 
-    async def wait_changed(self, name: str, version: str, interval: float) -> Record:
-        while True:
-            record = await self.load(name)
-            if record is not None and record.version != version:
-                return record
-            # D7: a watch may be lost with its connection, so the record is read again in any case.
-            with anyio.move_on_after(interval):
-                with suppress(Unavailable):
-                    await self._ledgers.wait_changed(f"{self._path}/{name}", int(version or MISSING))
-                    continue
-                await anyio.sleep(interval)
-
 
 class RecordObjects(ObjectStore):
     """Records below ``path`` as objects. An answer may be older than a change of another process, but not
-    than what this one has seen (rule D8)."""
+    than what this one has seen (rule D7)."""
 
     def __init__(self, ledgers: LedgerService, path: str) -> None:
         self._ledgers = ledgers

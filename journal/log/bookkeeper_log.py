@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 import anyio
@@ -72,6 +73,7 @@ class BookKeeperLog(RemoteLog):
         self._entries = 0
         """In the own ledger."""
         self._ledger_bytes = 0
+        self._when_lost: Callable[[], None] = _nobody
         self._sweep = OrphanSweep(self._ctx, known or KnownLedgers())
         self._recording = anyio.Lock()
 
@@ -155,6 +157,7 @@ class BookKeeperLog(RemoteLog):
             raise
         before = self._writer
         self._writer = made
+        self._watch(made)
         self._reader.add(made)
         self._entries = self._ledger_bytes = 0
         if before is not None:
@@ -185,6 +188,20 @@ class BookKeeperLog(RemoteLog):
                 self._held = await self._ctx.change(self._held, change)
 
     # --- ownership and the rest ------------------------------------------------------------------
+
+    def when_lost(self, act: Callable[[], None]) -> None:
+        self._when_lost = act
+        if self._writer is not None:
+            self._watch(self._writer)
+
+    def _watch(self, writer: Ledger) -> None:
+        writer.when_lost(partial(self._lose, writer))
+
+    def _lose(self, writer: Ledger) -> None:
+        """B11: an idle owner ends with the sidecar too. Appends under way see its end themselves."""
+        if writer is self._writer and self._life.state is LogState.OPEN:
+            self._life.failed(Unavailable("the sidecar for BookKeeper has ended"))
+            self._when_lost()
 
     async def _confirm(self) -> None:
         """B10: whoever opens the log changes the record's version."""
@@ -239,3 +256,7 @@ def _below(record: LogRecord, address: int) -> Sequence[ListedLedger]:
 
 def _without(record: LogRecord, gone: Collection[int]) -> LogRecord:
     return attrs.evolve(record, ledgers=tuple(each for each in record.ledgers if each.id not in gone))
+
+
+def _nobody() -> None:
+    """Nobody waits for the end."""

@@ -27,7 +27,7 @@ is a path, or the place of an object, a record or an entry.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -154,6 +154,11 @@ class DurableDataLog(ABC):
     async def truncate(self) -> None:
         """Remove what is wholly below the newest durable ``truncate_before`` of this owner. While a service
         does not answer, it is left to the next call."""
+
+    def when_lost(self, act: Callable[[], None]) -> None:
+        """After ``open``: ``act`` is called if this owner ends while nobody uses the log, because the way to
+        its service does. ``check_owner`` raises then."""
+        return  # The end of another log shows at its next use only.
 
     @abstractmethod
     def check_owner(self) -> None:

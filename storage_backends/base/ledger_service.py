@@ -12,7 +12,7 @@ too. A ledger whose ``append`` failed takes no more entries.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from .checksum import Buffer
@@ -73,13 +73,10 @@ class Quorum(NamedTuple):
 class StoredRecord(NamedTuple):
     data: bytes
     version: int
-    session: int
-    """The session with which it ends; 0 if it lasts."""
 
 
 class Session(NamedTuple):
-    """Records that were created with ``ephemeral`` are removed after ``timeout`` seconds without a word of
-    this process."""
+    """At ZooKeeper: ``timeout`` seconds without a word of this process end it, and another one begins."""
 
     id: int
     timeout: float
@@ -123,6 +120,11 @@ class Ledger(ABC):
     @abstractmethod
     async def close(self) -> None:
         """As its writer, record where it ends, so that nobody has to recover it. It can still be read."""
+
+    @abstractmethod
+    def when_lost(self, act: Callable[[], None]) -> None:
+        """Call ``act`` once the way to the service has ended, after which an append is ``AppendLost``. Not
+        after ``drop``."""
 
     @abstractmethod
     def drop(self) -> None:
@@ -171,7 +173,7 @@ class LedgerService(ABC):
         from the others, but never older than what this object has seen."""
 
     @abstractmethod
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> StoredRecord | None:
+    async def create(self, path: str, data: bytes) -> StoredRecord | None:
         """Create the record, with its parents; None if there is one. A record that was removed and created
         again begins with the same version."""
 
@@ -193,11 +195,5 @@ class LedgerService(ABC):
         """Whether the record has this version, at some time during the call: a quorum answers."""
 
     @abstractmethod
-    async def wait_changed(self, path: str, version: int) -> None:
-        """Return once the record has another version, which is ``MISSING`` where there is none. Raises
-        ``Unavailable`` if that can no longer be observed: load it, and wait again."""
-
-    @abstractmethod
     async def session(self) -> Session:
-        """The present session. Another one than before means that this process's ephemeral records are
-        gone."""
+        """The present session."""

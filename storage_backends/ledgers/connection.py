@@ -56,8 +56,7 @@ class _Call:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it should end soon; a wait for a change may take for ever."""
-        return self.operation is not Operation.WATCH and not self.ended.is_set()
+        return not self.ended.is_set()
 
 
 @attrs.define(eq=False, repr=False)
@@ -88,6 +87,8 @@ class SidecarConnection:
         self._end: str | None = None
         """Why it has ended."""
         self.requests = 0
+        self.lost: dict[bytes, Callable[[], None]] = {}
+        """Called at the end, by the handle of the ledger that is lost."""
 
     @property
     def has_ended(self) -> bool:
@@ -155,8 +156,6 @@ class SidecarConnection:
             self._forget(number)
             return
         call.is_given_up = True
-        if call.operation is Operation.WATCH and self._end is None:
-            self._calls[self.begin(Operation.UNWATCH, number.to_bytes(4, "big"))].is_given_up = True
         room = self._rooms.get(call.operation)
         if room is not None and number in room.waiting:
             self._give_up_waiting(room, number)
@@ -336,3 +335,6 @@ class SidecarConnection:
         for call in self._calls.values():
             if not call.ended.is_set():
                 self._fail(call, why)
+        lost, self.lost = self.lost, {}
+        for act in lost.values():
+            act()

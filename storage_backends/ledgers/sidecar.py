@@ -7,7 +7,7 @@ recovers (rule B11). ``run`` is the only task that must live as long as the serv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.abc
@@ -225,16 +225,16 @@ class SidecarService(LedgerService):
             found = await self._call(Operation.LOAD, Encoder().blob(text(path)).finish())
         except Refused:
             return None
-        version, session = found.i64(), found.i64()
-        return StoredRecord(found.blob(), version, session)
+        version = found.i64()
+        return StoredRecord(found.blob(), version)
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> StoredRecord | None:
-        asked = Encoder().blob(text(path)).blob(_record_data(data)).u8(ephemeral)
+    async def create(self, path: str, data: bytes) -> StoredRecord | None:
+        asked = Encoder().blob(text(path)).blob(_record_data(data))
         try:
             made = await self._call(Operation.CREATE, asked.finish())
         except Refused:
             return None
-        return StoredRecord(data, made.i64(), made.i64())
+        return StoredRecord(data, made.i64())
 
     async def replace(self, path: str, data: bytes, version: int) -> int | None:
         asked = Encoder().blob(text(path)).blob(_record_data(data)).i64(_condition(version))
@@ -264,9 +264,6 @@ class SidecarService(LedgerService):
         except Refused:
             return []
         return [found.blob().decode() for _ in range(found.u32())]
-
-    async def wait_changed(self, path: str, version: int) -> None:
-        await self._call(Operation.WATCH, Encoder().blob(text(path)).i64(version).finish())
 
     async def session(self) -> Session:
         found = await self._call(Operation.SESSION)
@@ -369,7 +366,14 @@ class SidecarLedger(Ledger):
     async def close(self) -> None:
         await self._connection.call(Operation.CLOSE_LEDGER, self._handle)
 
+    def when_lost(self, act: Callable[[], None]) -> None:
+        if self._connection.has_ended:
+            act()
+        else:
+            self._connection.lost[self._handle] = act
+
     def drop(self) -> None:
+        self._connection.lost.pop(self._handle, None)
         # A sidecar that has ended has let go of everything.
         if not self._connection.has_ended:
             self._connection.give_up(self._connection.begin(Operation.DROP_LEDGER, self._handle))

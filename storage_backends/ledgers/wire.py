@@ -49,8 +49,6 @@ class Operation(enum.IntEnum):
     REMOVE = 23
     CHILDREN = 24
     CHECK = 25
-    WATCH = 26
-    UNWATCH = 27
     SESSION = 28
 
 

@@ -133,11 +133,11 @@ class LedgerServiceContract(ABC):
         service, path = self.make_service(), f"{self.path()}/a/b"
         assert await service.load(path) is None
         made = await service.create(path, b"one")
-        assert made == StoredRecord(b"one", 0, 0)
+        assert made == StoredRecord(b"one", 0)
         assert await service.create(path, b"two") is None
         assert await service.replace(path, b"two", made.version) == 1
         assert await service.replace(path, b"three", made.version) is None
-        assert await service.load(path) == (b"two", 1, 0)
+        assert await service.load(path) == (b"two", 1)
         assert [await service.check(path, version) for version in (0, 1, 2)] == [False, True, False]
         assert [await service.remove(path, version) for version in (0, 1, 1)] == [False, True, False]
         assert [await service.replace(path, b"", 1), await service.load(path)] == [None, None]
@@ -151,43 +151,6 @@ class LedgerServiceContract(ABC):
 
         assert sorted(await service.children(path)) == ["a", "b"]
 
-    async def test_an_ephemeral_record_names_its_session(self) -> None:
-        service, path = self.make_service(), self.path()
-        session = await service.session()
-        made = await service.create(path, b"me", ephemeral=True)
-
-        assert made is not None
-        assert (made.session, await service.load(path)) == (session.id, made)
-        assert session.timeout > 0
-        await service.remove(path, made.version)
-
-    async def test_a_change_ends_a_wait(self) -> None:
-        service, path = self.make_service(), self.path()
-
-        async def wait(version: int) -> None:
-            with anyio.fail_after(30):
-                await service.wait_changed(path, version)
-
-        steps = (
-            (MISSING, lambda: service.create(path, b"")),
-            (0, lambda: service.replace(path, b"", 0)),
-            (1, lambda: service.remove(path, 1)),
-        )
-        for version, change in steps:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(wait, version)
-                await anyio.wait_all_tasks_blocked()
-                await change()
-        await wait(0)
-
-    async def test_a_wait_can_be_given_up(self) -> None:
-        service, path = self.make_service(), self.path()
-        with anyio.move_on_after(0.05) as scope:
-            await service.wait_changed(path, MISSING)
-
-        assert scope.cancelled_caught
-        assert await service.create(path, b"") is not None
-
     @pytest.mark.parametrize("version", [MISSING, -2])
     async def test_no_version_means_any(self, version: int) -> None:
         service, path = self.make_service(), self.path()
@@ -197,4 +160,4 @@ class LedgerServiceContract(ABC):
                 assert not await call
             except TierlogError as error:
                 assert isinstance(error, InvalidArgument)  # noqa: PT017 - either is right
-        assert await service.load(path) == (b"", 0, 0)
+        assert await service.load(path) == (b"", 0)

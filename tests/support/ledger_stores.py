@@ -12,7 +12,7 @@ import pytest
 
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.stores import config
-from tierlog import OutcomeUnknown, StoreConfig, Unavailable
+from tierlog import StoreConfig, Unavailable
 from tierlog.actors.folder.place import BookKeeperLocation
 from tierlog.actors.settings.configuration import ChunkCacheConfig
 from tierlog.actors.store import ledgers
@@ -42,12 +42,11 @@ class ConnectedLedgers(MemoryLedgers):
         self.end_sidecar()
 
     def end_sidecar(self) -> None:
-        for ledger in self._open:
-            ledger._failure = OutcomeUnknown("the sidecar has ended")
-            ledger.drop()
-        self._open.clear()
+        opened, self._open = self._open, []
         self.end_session()
         self.sidecars += 1
+        for ledger in opened:
+            ledger.end()
 
     async def _ask(self, name: str, effect: Callable[[], T]) -> T:
         if not self.can_start:

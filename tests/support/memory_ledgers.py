@@ -106,19 +106,17 @@ class Cluster:
 
     # --- records ---------------------------------------------------------------------------------
 
-    def create(self, path: str, data: bytes, session: int) -> StoredRecord | None:
+    def create(self, path: str, data: bytes) -> StoredRecord | None:
         if path in self.records:
             return None
-        self.records[path] = made = StoredRecord(data, 0, session)
-        self._change()
+        self.records[path] = made = StoredRecord(data, 0)
         return made
 
     def replace(self, path: str, data: bytes, version: int) -> int | None:
         found = self.records.get(path)
         if found is None or found.version != version:
             return None
-        self.records[path] = StoredRecord(data, version + 1, found.session)
-        self._change()
+        self.records[path] = StoredRecord(data, version + 1)
         return version + 1
 
     def remove(self, path: str, version: int) -> bool:
@@ -126,7 +124,6 @@ class Cluster:
         if found is None or found.version != version:
             return False
         del self.records[path]
-        self._change()
         return True
 
     def version_of(self, path: str) -> int:
@@ -135,18 +132,6 @@ class Cluster:
 
     def begin_session(self) -> int:
         return next(self._sessions)
-
-    def end_session(self, session: int) -> None:
-        """Its ephemeral records go."""
-        self.records = {path: each for path, each in self.records.items() if each.session != session}
-        self._change()
-
-    async def wait_changed(self) -> None:
-        await self._changed.wait()
-
-    def _change(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
 
 class MemoryLedgers(LedgerService):
@@ -195,9 +180,8 @@ class MemoryLedgers(LedgerService):
     async def load(self, path: str) -> StoredRecord | None:
         return await self._ask("load", lambda: self.cluster.records.get(path))
 
-    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> StoredRecord | None:
-        session = self._session if ephemeral else 0
-        return await self._ask("create", lambda: self.cluster.create(path, data, session))
+    async def create(self, path: str, data: bytes) -> StoredRecord | None:
+        return await self._ask("create", lambda: self.cluster.create(path, data))
 
     async def replace(self, path: str, data: bytes, version: int) -> int | None:
         return await self._ask("replace", lambda: self.cluster.replace(path, data, version))
@@ -216,17 +200,12 @@ class MemoryLedgers(LedgerService):
     async def check(self, path: str, version: int) -> bool:
         return await self._ask("check", lambda: self.cluster.version_of(path) == version)
 
-    async def wait_changed(self, path: str, version: int) -> None:
-        while await self._ask("watch", lambda: self.cluster.version_of(path)) == version:
-            await self.cluster.wait_changed()
-
     async def session(self) -> Session:
         await anyio.lowlevel.checkpoint()
         return Session(self._session, 10.0)
 
     def end_session(self) -> None:
         """As if this process had been silent for too long; it has another session then."""
-        self.cluster.end_session(self._session)
         self._session = self.cluster.begin_session()
 
 
@@ -238,6 +217,7 @@ class MemoryLedger(Ledger):
         self._next = 0
         self._failure: TierlogError | None = None
         self._is_dropped = self._is_lost = False
+        self._lost: Callable[[], None] = _nothing
         self._newest = anyio.Event()
         """The end of the newest append."""
         self._newest.set()
@@ -293,10 +273,19 @@ class MemoryLedger(Ledger):
     async def close(self) -> None:
         await self._service._ask("close", lambda: self._service.cluster.close(self.id))
 
+    def when_lost(self, act: Callable[[], None]) -> None:
+        self._lost = act
+
     def drop(self) -> None:
-        self._is_dropped = True
+        self._is_dropped, self._lost = True, _nothing
 
     def end(self) -> None:
         """As with its sidecar: nothing more is known of it here."""
+        lost, self._lost = self._lost, _nothing
         self._failure = self._failure or OutcomeUnknown("the sidecar ended")
         self._is_dropped = self._is_lost = True
+        lost()
+
+
+def _nothing() -> None:
+    """Nobody waits for the end."""

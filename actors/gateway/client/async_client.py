@@ -54,6 +54,7 @@ from ....storage_backends.base.transactions import (
     TransactionToken,
 )
 from ....storage_backends.base.verbs import SegmentVerbs
+from ...kernel.contexts import Closable
 from ...kernel.event_source import EventSource
 from ...kernel.task_groups import body_group
 from ...kernel.use_guard import GuardedGenerator, UseGuard
@@ -73,8 +74,8 @@ from .transport import AsyncTransport
 T = TypeVar("T")
 
 
-class Client(ClientBase, SegmentVerbs):
-    """Made by ``tierlog.connect``; usable inside its ``async with`` body.
+class Client(ClientBase, Closable, SegmentVerbs):
+    """Made by ``tierlog.connect``. The end of the ``async with`` body closes it, or ``aclose``.
 
     Concurrent appends share requests. When a connection breaks meanwhile, an append with a ``writer_id`` or
     an ``expected_offset`` is sent again; a plain one raises ``OutcomeUnknown``, because a repeat could not be

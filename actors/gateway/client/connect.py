@@ -12,8 +12,8 @@ import httpx
 
 from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.world import World
+from ...kernel.contexts import owned_context, plain_context
 from ...kernel.event_loop import event_source, loop_clock
-from ...kernel.use_guard import guarded_context, plain_context
 from ...telemetry.tracing import Tracing
 from .addresses import check_addresses
 from .async_client import Client, open_client
@@ -27,7 +27,7 @@ DEADLINE = 30.0
 MAP_REFRESH = 0.5
 
 
-@guarded_context("client")
+@owned_context("client")
 async def connect(
     url: str | Sequence[str],
     *,
@@ -42,7 +42,8 @@ async def connect(
     with commas between them, of the supervisor or of hosts, in any order.
 
     ``async with tierlog.connect("http://127.0.0.1:8470") as store`` gives a ``Client`` with the verbs of
-    ``SegmentStore``. It uses the first address that answers, and the next one when that no longer does.
+    ``SegmentStore``, and so does ``await tierlog.connect(...)``, which its ``aclose`` closes. It uses the
+    first address that answers, and the next one when that no longer does.
     ``deadline`` is in seconds and bounds each call, repeats included (default 30).
     ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this
     often (default 0.5), and at most this often to learn whether an append above the service's limit is

@@ -285,6 +285,9 @@ class AsyncTransport:
                 scope.cancel()
 
     async def aclose(self) -> None:
+        """End all attempts, and close the connections."""
+        for scope in list(self._flights):
+            scope.cancel()
         with anyio.CancelScope(shield=True):
             for pool in (self._pool, self._parking, *self._streams):
                 await pool.aclose()

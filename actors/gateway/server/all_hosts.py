@@ -93,7 +93,7 @@ class AllHosts:
         with self._counted():
             async with anyio.create_task_group() as tasks:
                 for url in sorted({each.url for each in assignments if each.url is not None}):
-                    tasks.start_soon(_ask, self._client, method, url + path, answers, refusals)
+                    tasks.start_soon(_ask, self._client, method, url, path, answers, refusals)
         if refusals:
             raise refusals[0]
         if self._assignments() != assignments:
@@ -106,19 +106,21 @@ async def _ask(
     client: httpx.AsyncClient,
     method: str,
     url: str,
+    path: str,
     answers: list[dict[str, Any]],
     refusals: list[TierlogError],
 ) -> None:
     import httpx
 
     try:
-        answer = await client.request(method, url)
+        answer = await client.request(method, url + path)
         if answer.is_success:
             answers.append(answer.json() if answer.content else {})
             return
 
         refusal = from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
-    except (httpx.HTTPError, ValueError):
-        refusal = Unavailable("a host did not answer: ask again")
+    except (httpx.HTTPError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        refusal = Unavailable(f"the host at {url} did not answer: {reason}; ask again")
     # The hosts were chosen here, so no other one has to be asked.
     refusals.append(Unavailable(str(refusal)) if isinstance(refusal, NotOwner) else refusal)

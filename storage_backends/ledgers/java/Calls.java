@@ -28,7 +28,7 @@ final class Calls {
     void call(int id, byte operation, ByteBuffer in) {
         CompletableFuture<Answer> outcome;
         try {
-            outcome = begin(id, operation, in);
+            outcome = begin(operation, in);
         } catch (Failure failure) {
             sidecar.fail(id, failure);
             return;
@@ -49,7 +49,7 @@ final class Calls {
         return cause instanceof Failure ? (Failure) cause : new Failure(Status.UNKNOWN, cause.toString());
     }
 
-    private CompletableFuture<Answer> begin(int id, byte operation, ByteBuffer in) throws Failure {
+    private CompletableFuture<Answer> begin(byte operation, ByteBuffer in) throws Failure {
         if (operation == 1) {
             return connect(in);
         }
@@ -83,7 +83,7 @@ final class Calls {
             case 20:
                 return records.load(text(in));
             case 21:
-                return records.create(text(in), data(in), in.get() != 0);
+                return records.create(text(in), data(in));
             case 22:
                 return records.replace(text(in), data(in), (int) in.getLong());
             case 23:
@@ -92,10 +92,6 @@ final class Calls {
                 return records.children(text(in));
             case 25:
                 return records.check(text(in), (int) in.getLong());
-            case 26:
-                return records.watch(id, text(in), (int) in.getLong());
-            case 27:
-                return records.unwatch(in.getInt());
             case 28:
                 return records.session();
             default:

@@ -1,9 +1,7 @@
 import java.io.IOException;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Map;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.zookeeper.AsyncCallback;
@@ -16,14 +14,10 @@ import org.apache.zookeeper.ZooDefs;
 import org.apache.zookeeper.ZooKeeper;
 import org.apache.zookeeper.data.Stat;
 
-/** Records, by ZooKeeper's client. A session that expired is replaced by another, without its records. */
+/** Records, by ZooKeeper's client. A session that expired is replaced by another. */
 final class RecordCalls {
-    /** A version that no record has: "there is none". */
-    private static final int MISSING = -1;
-
     private final String servers;
     private final int timeout;
-    private final Map<Integer, Watch> watches = new ConcurrentHashMap<>();
     private volatile ZooKeeper client;
 
     RecordCalls(String servers, int timeout) throws Failure {
@@ -59,7 +53,6 @@ final class RecordCalls {
             System.err.println("sidecar: no new session at ZooKeeper: " + error);
             Runtime.getRuntime().halt(1);
         }
-        watches.values().forEach(watch -> watch.end(new Failure(Status.UNAVAILABLE, "the session expired")));
     }
 
     CompletableFuture<Answer> session() {
@@ -82,8 +75,7 @@ final class RecordCalls {
         session.getData(path, false, (code, asked, context, data, stat) -> {
             if (code == KeeperException.Code.OK.intValue()) {
                 byte[] bytes = data == null ? new byte[0] : data;
-                Answer found = new Answer().i64(stat.getVersion()).i64(stat.getEphemeralOwner());
-                answer.complete(found.data(bytes));
+                answer.complete(new Answer().i64(stat.getVersion()).data(bytes));
             } else {
                 answer.completeExceptionally(failure(code, path, Status.UNAVAILABLE));
             }
@@ -92,24 +84,23 @@ final class RecordCalls {
     }
 
     /** Missing parents are created with it, empty. */
-    CompletableFuture<Answer> create(String path, byte[] data, boolean ephemeral) {
+    CompletableFuture<Answer> create(String path, byte[] data) {
         CompletableFuture<Answer> answer = new CompletableFuture<>();
-        create(client, path, data, ephemeral ? CreateMode.EPHEMERAL : CreateMode.PERSISTENT, answer);
+        create(client, path, data, answer);
         return answer;
     }
 
-    private void create(
-            ZooKeeper session, String path, byte[] data, CreateMode mode, CompletableFuture<Answer> answer) {
+    private void create(ZooKeeper session, String path, byte[] data, CompletableFuture<Answer> answer) {
         AsyncCallback.Create2Callback made = (code, asked, context, name, stat) -> {
             if (code == KeeperException.Code.OK.intValue()) {
-                answer.complete(new Answer().i64(stat.getVersion()).i64(stat.getEphemeralOwner()));
+                answer.complete(new Answer().i64(stat.getVersion()));
             } else if (code == KeeperException.Code.NONODE.intValue() && path.lastIndexOf('/') > 0) {
                 CompletableFuture<Answer> parent = new CompletableFuture<>();
                 String above = path.substring(0, path.lastIndexOf('/'));
-                create(session, above, new byte[0], CreateMode.PERSISTENT, parent);
+                create(session, above, new byte[0], parent);
                 parent.whenComplete((ignored, error) -> {
                     if (error == null || ((Failure) error).status == Status.RECORD_EXISTS) {
-                        create(session, path, data, mode, answer);
+                        create(session, path, data, answer);
                     } else {
                         answer.completeExceptionally(error);
                     }
@@ -119,7 +110,7 @@ final class RecordCalls {
             }
         };
         try {
-            session.create(path, data, ZooDefs.Ids.OPEN_ACL_UNSAFE, mode, made, null);
+            session.create(path, data, ZooDefs.Ids.OPEN_ACL_UNSAFE, CreateMode.PERSISTENT, made, null);
         } catch (IllegalArgumentException error) {
             answer.completeExceptionally(new Failure(Status.REFUSED, error.getMessage()));
         }
@@ -180,65 +171,6 @@ final class RecordCalls {
         }
     }
 
-    // --- watches ------------------------------------------------------------------------------------------
-
-    /** Ends once the record has another version; {@link #MISSING} is that of a record that is not there. */
-    CompletableFuture<Answer> watch(int id, String path, int version) {
-        Watch watch = new Watch(path, version);
-        watches.put(id, watch);
-        watch.answer.whenComplete((answer, error) -> watches.remove(id));
-        watch.look();
-        return watch.answer;
-    }
-
-    CompletableFuture<Answer> unwatch(int id) {
-        Watch watch = watches.get(id);
-        if (watch != null) {
-            watch.end(new Failure(Status.REFUSED, "given up"));
-        }
-        return CompletableFuture.completedFuture(new Answer());
-    }
-
-    private final class Watch implements Watcher {
-        final CompletableFuture<Answer> answer = new CompletableFuture<>();
-        private final String path;
-        private final int version;
-        private final ZooKeeper session = client;
-
-        Watch(String path, int version) {
-            this.path = path;
-            this.version = version;
-        }
-
-        void look() {
-            session.exists(path, this, (code, asked, context, stat) -> looked(code, stat), null);
-        }
-
-        private void looked(int code, Stat stat) {
-            boolean missing = code == KeeperException.Code.NONODE.intValue();
-            if (code != KeeperException.Code.OK.intValue() && !missing) {
-                end(failure(code, path, Status.UNAVAILABLE));
-            } else if ((missing ? MISSING : stat.getVersion()) != version) {
-                answer.complete(new Answer());
-            }
-        }
-
-        @Override
-        public void process(WatchedEvent event) {
-            // Without a type it is news of the connection, which restores the watch by itself.
-            if (event.getType() != Watcher.Event.EventType.None && !answer.isDone()) {
-                look();
-            }
-        }
-
-        void end(Failure failure) {
-            if (answer.completeExceptionally(failure)) {
-                AsyncCallback.VoidCallback ignored = (code, asked, context) -> {};
-                session.removeWatches(path, this, Watcher.WatcherType.Any, true, ignored, null);
-            }
-        }
-    }
-
     // --- outcomes -----------------------------------------------------------------------------------------
 
     private static Failure failure(int code, String path, int doubt) {
@@ -262,7 +194,6 @@ final class RecordCalls {
             case NOAUTH:
             case AUTHFAILED:
             case BADARGUMENTS:
-            case NOCHILDRENFOREPHEMERALS:
             case INVALIDACL:
                 return Status.REFUSED;
             default:

@@ -9,7 +9,7 @@ import pytest
 import tierlog
 from support.stores import CONFIG
 from tierlog import ClosedError
-from tierlog.actors.kernel.use_guard import plain_context
+from tierlog.actors.kernel.contexts import plain_context
 
 pytestmark = pytest.mark.anyio
 

@@ -146,22 +146,22 @@ async def test_chunks_are_not_made_around_another_store(
     assert here.site.cluster.records == {}
 
 
-async def test_w6_the_end_of_a_sidecar_breaks_all_logs_and_every_container_recovers(
+async def test_b11_the_end_of_a_sidecar_ends_all_owners_at_once_and_every_container_recovers(
     here: LedgerMachine, site: LedgerSite
 ) -> None:
+    """Idle ones too: nobody calls them meanwhile."""
     names = [name_in(container, 2) for container in range(2)]
     async with here.open(containers=2) as store:
         for name in names:
             await make(store, name, b"before ")
         [service] = site.services
         service.end_sidecar()
+        with anyio.fail_after(scaled(10)):
+            while {each.restarts for each in store.statistics().containers} != {1}:
+                await anyio.sleep(0.001)
         for name in names:
-            # Its outcome is unknown, and it is sent again.
-            with pytest.raises((OutcomeUnknown, Unavailable)):
-                await store.append(name, b"after", writer_id="me", event_number=1)
             await store.append(name, b"after", writer_id="me", event_number=1)
             assert await store.read(name, 0, 100) == b"before after"
-        assert {each.restarts for each in store.statistics().containers} == {1}
         assert service.sidecars == 2
 
 
@@ -223,6 +223,35 @@ async def test_b10_without_zookeeper_reads_and_duplicates_are_refused_and_append
         assert await store.read(NAME, 0, 6) == b"onetwo"
         [container] = store.statistics().containers
         assert (container.state, container.restarts) == ("active", 0)
+
+
+async def test_w12_a_duplicate_that_waits_for_zookeeper_delays_no_append_behind_it(
+    here: LedgerMachine, site: LedgerSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append proves the ownership for the duplicate before it."""
+    async with here.open() as store:
+        await make(store, NAME, b"one")
+        first = await store.append(NAME, b"two", writer_id="me", event_number=1)
+        asked = anyio.Event()
+
+        async def check(path: str, version: int) -> bool:
+            asked.set()
+            await anyio.sleep_forever()
+            return False
+
+        repeated: list[int | None] = []
+
+        async def repeat() -> None:
+            repeated.append(await store.append(NAME, b"two", writer_id="me", event_number=1))
+
+        with monkeypatch.context() as patch, anyio.fail_after(scaled(10)):
+            patch.setattr(site.services[0], "check", check)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(repeat)
+                await asked.wait()
+                assert await store.append(NAME, b"three") == 6
+        assert repeated == [first]
+        assert await store.read(NAME, 0, 20) == b"onetwothree"
 
 
 @pytest.mark.one_loop

@@ -1,5 +1,5 @@
 """A service whose store is on a real BookKeeper, on several machines: what happens when a host, a supervisor
-or a sidecar dies or stands still (rules V1, V5, V6, D8, W6). Its chunks are in a folder that all of them
+or a sidecar dies or stands still (rules V1, V5, V6, D7, W6). Its chunks are in a folder that all of them
 share."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records and leases in ZooKeeper: what differs from a bucket (rules D1, D2, D7, D8). The rest is in the
+"""Records and leases in ZooKeeper: what differs from a bucket (rules D1, D2, D7). The rest is in the
 suites of ``ObjectCoordination`` and of the contract."""
 
 from __future__ import annotations
@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import anyio
-import anyio.lowlevel
 import pytest
 import trio
 import trio.testing
@@ -17,7 +15,7 @@ from support.s3 import numbered_world
 from tierlog.journal.coordination.contract import IDENTITY, SUPERVISOR, TERM, LeaseHeld
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordinationOptions
 from tierlog.journal.coordination.zookeeper import RecordObjects, ZooKeeperCoordination
-from tierlog.storage_backends.base.errors import OutcomeUnknown, Unavailable
+from tierlog.storage_backends.base.errors import OutcomeUnknown
 from tierlog.storage_backends.base.ledger_service import StoredRecord
 
 T = TypeVar("T")
@@ -73,35 +71,6 @@ async def test_d2_no_condition_is_tried() -> None:
     cluster = Cluster()
     await on(MemoryLedgers(cluster)).compare_and_set(IDENTITY, b"one")
     assert list(cluster.records) == ["/stores/first/store"]
-
-
-@pytest.mark.anyio
-async def test_d7_a_watch_shows_a_change_at_once() -> None:
-    cluster = Cluster()
-    first, second = on(MemoryLedgers(cluster)), on(MemoryLedgers(cluster))
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(first.compare_and_set, TERM, b"one")
-            seen = await second.wait_changed(TERM, "", 1000.0)
-        assert seen.data == b"one"
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(first.compare_and_set, TERM, b"two", seen.version)
-            assert (await second.wait_changed(TERM, seen.version, 1000.0)).data == b"two"
-
-
-@pytest.mark.anyio
-async def test_d7_a_watch_that_is_lost_only_costs_the_interval() -> None:
-    class Deaf(MemoryLedgers):
-        async def wait_changed(self, path: str, version: int) -> None:
-            await anyio.lowlevel.checkpoint()
-            raise Unavailable("the session expired")
-
-    cluster = Cluster()
-    first, second = on(MemoryLedgers(cluster)), on(Deaf(cluster))
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(first.compare_and_set, TERM, b"one")
-            assert (await second.wait_changed(TERM, "", 0.001)).data == b"one"
 
 
 def test_d8_a_lease_that_a_lagging_server_shows_as_not_renewed_is_not_taken() -> None:

@@ -18,14 +18,3 @@ class TestMemoryLedgers(LedgerServiceContract):
 
     def make_service(self) -> LedgerService:
         return self.service
-
-
-async def test_a_silent_process_loses_its_ephemeral_records() -> None:
-    cluster = Cluster()
-    silent, other = MemoryLedgers(cluster), MemoryLedgers(cluster)
-    before = await silent.session()
-    await silent.create("/host", b"", ephemeral=True)
-    silent.end_session()
-
-    assert await other.load("/host") is None
-    assert (await silent.session()).id != before.id

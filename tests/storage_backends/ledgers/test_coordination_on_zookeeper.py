@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 
-import anyio
 import pytest
 
 from local_bookkeeper import LocalBookKeeper
 from support.s3 import numbered_world
-from tierlog.journal.coordination.contract import SUPERVISOR, TERM, Coordination, LeaseHeld
+from tierlog.journal.coordination.contract import SUPERVISOR, Coordination, LeaseHeld
 from tierlog.journal.coordination.zookeeper import ZooKeeperCoordination
 from tierlog.storage_backends.ledgers.sidecar import SidecarService
 from tierlog.testing.coordination_conformance import CoordinationConformance
@@ -30,15 +29,6 @@ class TestCoordinationInZooKeeper(CoordinationConformance):
 
     async def make_coordination(self) -> Coordination:
         return ZooKeeperCoordination(self.service, self.path, WORLD)
-
-    async def test_d7_a_watch_shows_a_change_at_once(self) -> None:
-        first, second = await self.make_coordination(), await self.make_coordination()
-        created = await first.compare_and_set(TERM, b"one")
-        assert created
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(first.compare_and_set, TERM, b"two", created)
-                assert (await second.wait_changed(TERM, created, 1000.0)).data == b"two"
 
     async def test_d8_the_end_of_a_session_ends_no_lease(self, bookkeeper: LocalBookKeeper) -> None:
         coordination = await self.make_coordination()

@@ -158,6 +158,14 @@ async def test_a_list_without_all_hosts_is_refused(tmp_path: Path) -> None:
     assert "serves container 1" in answer.json()["detail"]
 
 
+async def test_a_list_names_the_host_that_does_not_answer_and_the_reason(tmp_path: Path) -> None:
+    async with two_hosts(tmp_path) as (_, first, _):
+        first.places.urls[1] = "http://127.0.0.1:1"
+        answer = await first.served.http.get("/v1/segments")
+    assert answer.status_code == 503
+    assert "the host at http://127.0.0.1:1 did not answer: All connection" in answer.json()["detail"]
+
+
 async def test_the_container_map_leads_clients_nowhere_else(tmp_path: Path) -> None:
     async with two_hosts(tmp_path) as (_, first, _):
         found = (await first.served.http.get("/v1/containers")).json()["containers"]
