@@ -56,7 +56,7 @@ class LogLayout(Value):
 
     def spare(self, file: FileId) -> str:
         """Where the owner keeps ``file``, which is not needed any more, to write it over (W13)."""
-        return f"{self.folder}/{file.epoch:016x}-{file.sequence:08x}.spare"
+        return f"{self.folder}/{spare_name(file)}"
 
 
 def log_folder(wal: str, container: int) -> str:
@@ -77,6 +77,10 @@ def moved_folders(folder: str, siblings: Iterable[str]) -> list[str]:
 
 def wal_name(file: FileId) -> str:
     return f"{file.epoch:016x}-{file.sequence:08x}.wal"
+
+
+def spare_name(file: FileId) -> str:
+    return f"{file.epoch:016x}-{file.sequence:08x}.spare"
 
 
 def parse_wal_names(names: Iterable[str]) -> list[FileId]:
