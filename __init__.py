@@ -243,6 +243,11 @@ if not TYPE_CHECKING:  # a checker would take every misspelt name for an object
             return import_module(f".{module}", __name__)
         finally:
             if collects:
+                # The next collections would traverse it all the same: now everything is old. Not if the app
+                # has excluded objects, which would no longer be.
+                if not gc.get_freeze_count():
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
 
 

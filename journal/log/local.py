@@ -11,7 +11,7 @@ never reused (W7). The opening is in ``local_open.py``, the reading of files in 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -50,9 +50,9 @@ from ..registers.local import (
 from .contract import DurableDataLog, GroupPayload, LogStatistics, OpenedLog, check_group
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, FrameScratch, Seal, encode_frame
 from .lifecycle import LogEvent, LogLifecycle, LogState
-from .local_history import History, Part, list_wal_files, payloads, read_range, windows
+from .local_history import History, Part, list_lengths, payloads, read_range, windows
 from .local_index import GroupIndex, window_payloads
-from .local_layout import LocalLogOptions, LogLayout, wal_name
+from .local_layout import LocalLogOptions, LogLayout, parse_wal_names, wal_name
 from .local_open import (
     Inspected,
     Opened,
@@ -64,6 +64,7 @@ from .local_open import (
     note_watermark,
     open_log,
 )
+from .local_rolling import find_spare, keep_spare, roll, unlink_spares, write_over
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -76,7 +77,6 @@ from .local_writer import (
     measure_room,
     measure_space,
     restore_reserve,
-    roll,
     trim,
     unlink_files,
 )
@@ -97,6 +97,7 @@ class _Appended(NamedTuple):
     current: CurrentFile
     register: FileHandle
     parts: tuple[Part, ...]
+    spare: Seal | None
     space: Space | None
 
 
@@ -148,6 +149,8 @@ class LocalLog(DurableDataLog):
         self._truncate_before = 0
         """The newest truncation address that is durable under this owner's epoch (W5)."""
         self._reserve_file = False
+        self._spare: Seal | None = None
+        """A file that was not removed, and where it ends: the next roll writes it over (W13)."""
         self._appended_groups = 0
         self._appended_bytes = 0
         self._allocated_bytes = 0
@@ -295,7 +298,7 @@ class LocalLog(DurableDataLog):
                 return self._apply(found, size, truncate_before)
 
     def _append(self, group: _Group) -> Program[_Appended]:
-        current, register, parts = self._current, self._register, self._parts
+        current, register, parts, spare = self._current, self._register, self._parts, self._spare
         assert current is not None
         assert register is not None
         # What a roll replaced is closed by the next append, not by the roll: until ``_apply``,
@@ -307,10 +310,12 @@ class LocalLog(DurableDataLog):
             sealed = self._needed_parts(current)
             # W1: not a file among another log's.
             yield from confirm_named(register, self._epoch)
-            rolled = yield from roll(self._context, current, self._next_group, self._truncate_before, sealed)
+            rolled = yield from roll(
+                self._context, current, self._next_group, self._truncate_before, sealed, spare
+            )
             if rolled is not None:
                 current, register = rolled
-                parts = sealed
+                parts, spare = sealed, None
 
         end = current.position + FRAME_HEADER_BYTES + group.size
         allocated = current.allocated
@@ -331,7 +336,10 @@ class LocalLog(DurableDataLog):
             self._scratch,
         )
         try:
-            yield Write(current.handle, current.position, frame)
+            if end < current.recycled:
+                yield write_over(current.handle, current.position, frame, end, current.recycled)
+            else:
+                yield Write(current.handle, current.position, frame)
         finally:
             self._scratch.release()
         yield current.sync
@@ -348,13 +356,14 @@ class LocalLog(DurableDataLog):
             end,
             allocated,
             length,
+            current.recycled,
         )
         # W3: not synced, so it costs no disk access. A watermark that a power loss takes back requires less
         # of the log, never more.
         yield from note_watermark(self._context, register, written, self._next_group)
         # In the same program, which saves a hop to the thread.
         space = (yield from measure_space(self._context.layout)) if self._gauge.due else None
-        return _Appended(written, register, parts, space)
+        return _Appended(written, register, parts, spare, space)
 
     def _needed_parts(self, current: CurrentFile) -> tuple[Part, ...]:
         """The seal set of the next file: the files needed above the truncation address, and the current file
@@ -372,6 +381,8 @@ class LocalLog(DurableDataLog):
     def _apply(self, found: _Appended, size: int, truncate_before: int) -> int:
         number = self._next_group
         self._current, self._register, self._parts = found.current, found.register, found.parts
+        if found.spare is None:
+            self._spare = None
         # Recovery has read all of it: 8 bytes for each group and the last group's payload are free from now
         # on (W2).
         self._history = None
@@ -399,18 +410,23 @@ class LocalLog(DurableDataLog):
             async with self._sweeping:
                 needless = await self._drop_covered()
                 register, _ = self._require_owner("truncate")
+                spare = None
+                if self._spare is None and self.has_room(0):
+                    spare = find_spare(needless, self._epoch, self._options.file_size)
                 self._swept_under = (register,)
                 try:
-                    await self._sweeper.run(self._remove(register, needless))
+                    await self._sweeper.run(self._remove(register, needless, spare))
                 finally:
                     self._swept_under = ()
                 async with self._turn:
                     # Again: during the removal appends went on, and one may have rolled or failed.
                     register, current = self._require_owner("truncate")
-                    self._note_room(await self._files.run(self._measure(register, current)))
+                    self._spare = self._spare or spare
+                    await self._measure_room(register, current)
 
-    async def _drop_covered(self) -> Sequence[FileId]:
-        """Drop the files that the durable truncation address covers. Returns the files to remove."""
+    async def _drop_covered(self) -> Mapping[FileId, int]:
+        """Drop the files that the durable truncation address covers. Returns the files to remove, with their
+        lengths."""
         async with self._turn:
             register, current = self._require_owner("truncate")
             kept = self._parts[self._covered(self._parts, current.first_group) :]
@@ -425,17 +441,24 @@ class LocalLog(DurableDataLog):
 
     def _find_needless(
         self, register: FileHandle, current: CurrentFile, kept: Sequence[FileId]
-    ) -> Program[Sequence[FileId]]:
-        """W5: every file before the current one that is not needed. The address is durable, and the register
-        is checked again."""
-        names = yield from list_wal_files(self._context.layout)
+    ) -> Program[Mapping[FileId, int]]:
+        """W5: every file before the current one that is not needed, and its length. The address is durable,
+        and the register is checked again."""
+        lengths = yield from list_lengths(self._context.layout)
         yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
         # From the listing and not from the parts, so that files that an earlier truncation failed to remove
         # are found again.
-        return [file for file in names if file < current.file and file not in kept]
+        return {
+            file: lengths[wal_name(file)]
+            for file in parse_wal_names(lengths)
+            if file < current.file and file not in kept
+        }
 
-    def _remove(self, register: FileHandle, files: Sequence[FileId]) -> Program[None]:
+    def _remove(self, register: FileHandle, files: Collection[FileId], spare: Seal | None) -> Program[None]:
+        """All but the spare."""
         yield from confirm_named(register, self._epoch)
+        if spare is not None:
+            yield from keep_spare(self._context.layout, spare.file)
         yield from unlink_files(self._context.layout, files)
         # Without it a power loss brings the files back. That is harmless (W5), but it fills the disk again.
         yield SyncFolder(self._context.layout.folder)
@@ -484,12 +507,26 @@ class LocalLog(DurableDataLog):
         with self._mapped_errors():
             async with self._turn:
                 register, current = self._require_owner("check_space")
-                self._note_room(await self._files.run(self._measure(register, current)))
+                await self._measure_room(register, current)
         return self.has_room(0)
 
-    def _measure(self, register: FileHandle, current: CurrentFile) -> Program[Room]:
+    async def _measure_room(self, register: FileHandle, current: CurrentFile) -> None:
+        self._note_room(await self._files.run(self._measure(register, current)))
+        # On a full disk nothing is kept that could be removed.
+        if self._spare is not None and not self.has_room(0):
+            self._note_room(await self._files.run(self._measure(register, current, self._take_spare())))
+
+    def _take_spare(self) -> Sequence[FileId]:
+        spare, self._spare = self._spare, None
+        return () if spare is None else (spare.file,)
+
+    def _measure(
+        self, register: FileHandle, current: CurrentFile, spare: Sequence[FileId] = ()
+    ) -> Program[Room]:
+        """``spare``: to be removed first."""
         # W1: the reserve is not restored in another log's folder.
         yield from confirm_named(register, self._epoch)
+        yield from unlink_spares(self._context.layout, spare)
         return (yield from measure_room(self._context, current))
 
     def _note_room(self, room: Room) -> None:
@@ -532,9 +569,11 @@ class LocalLog(DurableDataLog):
             register, current = self._register, self._current
             self._life.step(LogEvent.CLOSE)
             with self._mapped_errors():
-                await self._files.run(self._close(register if clean else None, current))
+                await self._files.run(self._close(register if clean else None, current, self._take_spare()))
 
-    def _close(self, register: FileHandle | None, current: CurrentFile | None) -> Program[None]:
+    def _close(
+        self, register: FileHandle | None, current: CurrentFile | None, spare: Sequence[FileId]
+    ) -> Program[None]:
         try:
             if register is not None and current is not None:
                 yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
@@ -544,6 +583,7 @@ class LocalLog(DurableDataLog):
                 yield Sync(register)
                 yield from confirm_named(register, self._epoch)
                 with suppress(OSError):
+                    yield from unlink_spares(self._context.layout, spare)
                     # Without a reserve, the blocks behind the last group are room for the next opening (W6).
                     if (yield from restore_reserve(self._context)):
                         yield from trim(current.handle, current.position)

@@ -22,7 +22,16 @@ import attrs
 
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch
-from ...storage_backends.base.files import Close, FileHandle, ListFolder, Open, Program, Read, Size
+from ...storage_backends.base.files import (
+    Close,
+    FileHandle,
+    FolderEntry,
+    ListFolder,
+    Open,
+    Program,
+    Read,
+    Size,
+)
 from ..registers.local import Watermark
 from .contract import GroupInfo
 from .frame_table import FrameTable
@@ -186,9 +195,14 @@ def read_range(path: str, start: int, end: int) -> Program[bytes | None]:
     return data
 
 
+def list_lengths(layout: LogLayout) -> Program[dict[str, int]]:
+    """The names in the log's folder, and how long the files are."""
+    entries: Sequence[FolderEntry] = yield ListFolder(layout.folder)
+    return {entry.name: entry.size for entry in entries}
+
+
 def list_wal_files(layout: LogLayout) -> Program[list[FileId]]:
-    entries = yield ListFolder(layout.folder)
-    return parse_wal_names(entry.name for entry in entries)
+    return parse_wal_names((yield from list_lengths(layout)))
 
 
 class HistoryReader:

@@ -1,7 +1,7 @@
 """The files of a local log, and its options.
 
-The folder holds ``register``, ``reserve`` and the WAL files ``<epoch:016x>-<sequence:08x>.wal``. Other names
-are ignored and kept.
+The folder holds ``register``, ``reserve``, the WAL files ``<epoch:016x>-<sequence:08x>.wal`` and a spare,
+``<epoch:016x>-<sequence:08x>.spare``. Other names are ignored and kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...storage_backends.base.values import Value
 from .frames import FileId
 
 _MOVED = "-before-"
-_WAL_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.wal")
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.(wal|spare)")
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -54,6 +54,10 @@ class LogLayout(Value):
     def wal(self, file: FileId) -> str:
         return f"{self.folder}/{wal_name(file)}"
 
+    def spare(self, file: FileId) -> str:
+        """Where the owner keeps ``file``, which is not needed any more, to write it over (W13)."""
+        return f"{self.folder}/{spare_name(file)}"
+
 
 def log_folder(wal: str, container: int) -> str:
     """The folder of one container's log under the store's WAL folder."""
@@ -75,7 +79,22 @@ def wal_name(file: FileId) -> str:
     return f"{file.epoch:016x}-{file.sequence:08x}.wal"
 
 
+def spare_name(file: FileId) -> str:
+    return f"{file.epoch:016x}-{file.sequence:08x}.spare"
+
+
 def parse_wal_names(names: Iterable[str]) -> list[FileId]:
     """The WAL files among ``names``, oldest first."""
-    matches = (_WAL_NAME.fullmatch(name) for name in names)
-    return sorted(FileId(int(match[1], 16), int(match[2], 16)) for match in matches if match)
+    return _parse_names(names, "wal")
+
+
+def parse_spare_names(names: Iterable[str]) -> list[FileId]:
+    """The spares among ``names``, oldest first."""
+    return _parse_names(names, "spare")
+
+
+def _parse_names(names: Iterable[str], kind: str) -> list[FileId]:
+    matches = (_NAME.fullmatch(name) for name in names)
+    return sorted(
+        FileId(int(match[1], 16), int(match[2], 16)) for match in matches if match and match[3] == kind
+    )

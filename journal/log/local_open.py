@@ -5,7 +5,7 @@
     begin the new file (W4)           seals everything before the last group and repeats that group; synced
     check the register                if it differs, a later opener makes all of this ineffective
     write the watermark, synced (W3)  from now on this file may not be missing
-    unlink files that no seal names   they have length 0 for every later owner
+    unlink files that no seal names   they have length 0 for every later owner; spares too (W13)
     trim files behind their seals     no later owner reads more of them (W9)
 
 Crash: before the new file is durable the older files decide; from then on the new file does. Nothing is
@@ -46,8 +46,9 @@ from ..registers.local import (
     slot_offset,
 )
 from .frames import FileId, Seal
-from .local_history import HISTORY_START, History, HistoryReader, Part, list_wal_files
-from .local_layout import LogLayout, moved_folders
+from .local_history import HISTORY_START, History, HistoryReader, Part, list_lengths, list_wal_files
+from .local_layout import LogLayout, moved_folders, parse_spare_names, parse_wal_names
+from .local_rolling import unlink_spares
 from .local_writer import (
     CurrentFile,
     LogContext,
@@ -114,12 +115,13 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
 
     register, before, epoch = yield from with_folder(layout.folder, begin)
 
-    def read() -> Program[tuple[History, Sequence[FileId]]]:
+    def read() -> Program[tuple[History, Sequence[str]]]:
         image = yield from read_register(register, context.log_id)
         # Again: up to the raise the owner before this one may have rolled or truncated (W1). The watermarks
         # are read before it, so that the files can only be longer than they state (W3).
-        names = yield from list_wal_files(layout)
-        return (yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)), names
+        names = list((yield from list_lengths(layout)))
+        reader = HistoryReader(layout, context.log_id, image.watermarks)
+        return (yield from reader.read(parse_wal_names(names))), names
 
     try:
         history, found = yield from _read_unchanged(read)
@@ -132,10 +134,10 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
 
 
 def take_over(
-    context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[FileId]
+    context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[str]
 ) -> Program[TakenOver]:
-    """W4: seal, re-log, check. When it returns, ``history`` is durable under ``epoch`` and no older owner can
-    add to it."""
+    """W4: seal, re-log, check. ``names``: what is in the folder. When it returns, ``history`` is durable
+    under ``epoch`` and no older owner can add to it."""
     parts = history.sealed_parts()
     last = history.last
     first_group = history.next_group if last is None else last.number
@@ -155,6 +157,7 @@ def take_over(
     # W5: ``names`` were listed after the raise, so they have every file with a group that an older owner
     # acked.
     yield from _unlink_unnamed(context, names, parts, epoch)
+    yield from _unlink_spares(context, names, epoch)
     yield from trim_sealed(context.layout, _untrimmed(history, parts))
     return TakenOver(current, parts, (yield from measure_room(context, current)))
 
@@ -269,7 +272,7 @@ def _missing_register(context: LogContext, names: Sequence[FileId]) -> DataCorru
     )
 
 
-def _make_room(context: LogContext, history: History, names: Sequence[FileId], epoch: int) -> Program[None]:
+def _make_room(context: LogContext, history: History, names: Sequence[str], epoch: int) -> Program[None]:
     """W6: free what earlier owners allocated and no later owner reads, before this one's file is durable.
 
     A file above the newest that counts never took effect: its owner was fenced before its check (W1). Behind
@@ -277,9 +280,14 @@ def _make_room(context: LogContext, history: History, names: Sequence[FileId], e
     is frozen here takes nothing from anyone later.
     """
     newest = history.files[-1] if history.files else None
+    yield from _unlink_spares(context, names, epoch)
     yield from unlink_files(
         context.layout,
-        [file for file in names if file.epoch < epoch and (newest is None or newest.file < file)],
+        [
+            file
+            for file in parse_wal_names(names)
+            if file.epoch < epoch and (newest is None or newest.file < file)
+        ],
     )
     if newest is not None:
         yield from trim_sealed(context.layout, [Seal(newest.file, newest.end)])
@@ -291,8 +299,15 @@ def _untrimmed(history: History, parts: Sequence[Part]) -> list[Seal]:
     return [part.seal for part in parts if lengths[part.seal.file] > part.seal.end]
 
 
+def _unlink_spares(context: LogContext, names: Sequence[str], epoch: int) -> Program[None]:
+    """W13: an older owner, fenced and still in a write, may write to its spare. So nobody else uses it."""
+    yield from unlink_spares(
+        context.layout, [file for file in parse_spare_names(names) if file.epoch < epoch]
+    )
+
+
 def _unlink_unnamed(
-    context: LogContext, names: Sequence[FileId], parts: Sequence[Part], epoch: int
+    context: LogContext, names: Sequence[str], parts: Sequence[Part], epoch: int
 ) -> Program[None]:
     """W5: the new header has given these older files length 0, and its truncation address is durable under
     our epoch.
@@ -302,5 +317,6 @@ def _unlink_unnamed(
     """
     named = [part.seal.file for part in parts]
     yield from unlink_files(
-        context.layout, [file for file in names if file.epoch < epoch and file not in named]
+        context.layout,
+        [file for file in parse_wal_names(names) if file.epoch < epoch and file not in named],
     )

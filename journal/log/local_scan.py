@@ -130,7 +130,15 @@ def find_frame(window: Window, position: int, run: FrameRun) -> Program[Frame | 
             return None
 
         yield from window.load(position, FRAME_HEADER_BYTES)
-        found = window.data.find(FRAME_MAGIC_BYTES, position - window.start)
+        data, view, start = window.data, window.view, window.start
+        found = data.find(FRAME_MAGIC_BYTES, position - start)
+        # Without a step for each header that is not valid: a file that is written over has thousands of its
+        # earlier life (W13).
+        while (
+            0 <= found <= len(data) - FRAME_HEADER_BYTES
+            and frame_end(view, found, start + found, run.salt, run.epoch) is None
+        ):
+            found = data.find(FRAME_MAGIC_BYTES, found + 1)
         if found < 0:
             # The magic may lie across the end of the window.
             position = max(position + 1, window.end - len(FRAME_MAGIC_BYTES) + 1)

@@ -1,4 +1,4 @@
-"""The writing programs of a local log: creating files, rolling, keeping room (rule W6).
+"""The writing programs of a local log: creating files, trimming them, keeping room (rule W6).
 
 A file's header, with the re-logged group if there is one, is written, synced and its name made durable before
 anything else is written to it (W4). Crash: a file with a torn start never took effect. A failed sync is never
@@ -7,7 +7,7 @@ retried (W6). On a full disk a new file is the renamed ``reserve`` file, whose b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import attrs
@@ -31,7 +31,6 @@ from ...storage_backends.base.files import (
     Unlink,
     Write,
 )
-from ..registers.local import confirm_epoch
 from .frames import FileHeader, FileId, Seal, encode_frame, encode_header, file_salt, relog_salt
 from .local_history import LastGroup, Part
 from .local_layout import LocalLogOptions, LogLayout
@@ -78,7 +77,9 @@ class CurrentFile:
     allocated: int
     """Where the allocated blocks end, if the file system supports allocation."""
     length: int
-    """The length of the file; from ``position`` on it holds zeros."""
+    """The length of the file; from ``position`` on it holds zeros, or what is left of its earlier life."""
+    recycled: int = 0
+    """Where the bytes of its earlier life end (W13); 0 if it is new."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -239,32 +240,6 @@ def _create_smaller(path: str, size: int, reserve: int) -> Program[tuple[FileHan
     return handle, end
 
 
-def roll(
-    context: LogContext, current: CurrentFile, next_group: int, truncate_before: int, parts: Sequence[Part]
-) -> Program[tuple[CurrentFile, FileHandle] | None]:
-    """Continue in a new file. Returns it with a newly opened register, or None if the disk has no room.
-
-    None is harmless: the current file still has allocated blocks, it only becomes longer than ``file_size``.
-    """
-    epoch = current.file.epoch
-    file = FileId(epoch, current.file.sequence + 1)
-    try:
-        fresh = yield from begin_file(context, file, next_group, truncate_before, parts, None)
-    except StorageFull:
-        return None  # not even the reserve is left
-    except OSError as error:
-        if not is_full(error):
-            raise
-        return None
-    # Opened by its name, so that a replaced register file is noticed here (rule W1).
-    register: FileHandle = yield Open(context.layout.register, write=True)
-    context.handles.append(register)
-    yield from confirm_epoch(register, context.log_id, epoch, context.owner)
-    # W9: the header that seals this end is durable, and no group follows.
-    yield from trim(current.handle, current.position)
-    return fresh, register
-
-
 def trim(handle: FileHandle, end: int) -> Program[None]:
     """W9: end a file that gets no more groups at ``end``, behind its last one."""
     with suppress(OSError):  # It costs space only, and the next owner tries again.
@@ -280,7 +255,7 @@ def trim_sealed(layout: LogLayout, seals: Sequence[Seal]) -> Program[None]:
             yield Close(handle)
 
 
-def unlink_files(layout: LogLayout, files: Sequence[FileId]) -> Program[None]:
+def unlink_files(layout: LogLayout, files: Iterable[FileId]) -> Program[None]:
     """Remove WAL files that are not needed. Another owner may have removed them already."""
     for file in files:
         try:

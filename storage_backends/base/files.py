@@ -107,12 +107,14 @@ class Read(_OnRange):
 class Write(IoCall):
     """Write all buffers one after the other at ``offset``. After an ``OSError`` any part may be written.
     ``bulk``: no caller waits for the following sync, so the disk may begin at once in slices, between syncs
-    of other files."""
+    of other files. ``filler``: so many of the last bytes are zeros that the next write goes over, and stay in
+    the page cache until then."""
 
     handle: FileHandle
     offset: int
     buffers: Sequence[Buffer]
     bulk: bool = False
+    filler: int = 0
 
 
 class Sync(_OnHandle):

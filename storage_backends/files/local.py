@@ -150,7 +150,7 @@ def _write(call: Write) -> None:
     assert isinstance(handle, LocalHandle)
     end = (write_bulk if call.bulk else write_whole)(_fd(handle), call.buffers, call.offset)
     if handle.cold is not None:
-        handle.cold.wrote(call.offset, end)
+        handle.cold.wrote(call.offset, end - call.filler)
 
 
 def _sync(call: Sync) -> None:

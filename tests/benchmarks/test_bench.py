@@ -20,6 +20,7 @@ OFTEN_MISSING = ("spark_", "table_put_slatedb", "bookkeeper_")
 """How those begin that are left out where what they need is not installed."""
 NAMES = [
     "append_1k",
+    "append_1k_sqlite",
     "append_1k_64",
     "append_many",
     "append_256k",

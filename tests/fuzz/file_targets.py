@@ -21,7 +21,13 @@ from tierlog.journal.log.frames import (
     relog_salt,
 )
 from tierlog.journal.log.local_history import HistoryReader, payloads, windows
-from tierlog.journal.log.local_layout import LogLayout, parse_wal_names, wal_name
+from tierlog.journal.log.local_layout import (
+    LogLayout,
+    parse_spare_names,
+    parse_wal_names,
+    spare_name,
+    wal_name,
+)
 from tierlog.journal.log.local_scan import FrameRun
 from tierlog.journal.registers.local import (
     EPOCH_RECORD_BYTES,
@@ -129,6 +135,13 @@ _FRAME_TARGETS = [
         [wal_name(_OLD).encode()],
         errors=(),
         encode=lambda file: wal_name(file).encode(),
+    ),
+    Target(
+        "spare name",
+        lambda data: next(iter(parse_spare_names([data.decode("utf-8", "surrogateescape")])), None),
+        [spare_name(_OLD).encode()],
+        errors=(),
+        encode=lambda file: spare_name(file).encode(),
     ),
 ]
 

@@ -36,7 +36,6 @@ from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.closures import ClosureLog
 from tierlog.actors.container.snapshot import Snapshot
 from tierlog.journal.log import local_open
-from tierlog.journal.log.frames import FileId
 from tierlog.journal.log.local_history import History
 from tierlog.journal.log.local_open import TakenOver, take_over
 from tierlog.journal.log.local_writer import LogContext, trim_sealed
@@ -242,7 +241,7 @@ def test_the_same_schedule_gives_the_same_life(scenario: str) -> None:
 
 
 def trim_and_take_over(
-    context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[FileId]
+    context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[str]
 ) -> Program[TakenOver]:
     yield from trim_sealed(context.layout, [part.seal for part in history.sealed_parts()])
     return (yield from take_over(context, register, epoch, history, names))

@@ -17,6 +17,8 @@ from tierlog.testing.log_conformance import contents
 LOG_ID = b"0123456789abcdef"
 FOLDER = "/data/wal/0000"
 OPTIONS = LocalLogOptions(file_size=1500, reserve=4096, allocation_step=4096, length_step=300, low_water=0)
+LONG_FILES = attrs.evolve(OPTIONS, file_size=9000)
+"""Of several pages: in a file that is written over, there is something left of its earlier life."""
 
 
 @attrs.define
@@ -58,14 +60,22 @@ def make_log(files: SimulatedFiles, options: LocalLogOptions = OPTIONS) -> Local
 
 
 async def scripted_life(files: SimulatedFiles, ledger: Ledger) -> None:
-    """Open, appends of all sizes, rolls, a checkpoint, truncation, close, reopen, appends, unclean end."""
-    log = make_log(files)
+    """Open, appends of all sizes, rolls, a checkpoint, truncation, a roll into a file that is written over,
+    close, reopen, appends, unclean end."""
+    log = make_log(files, LONG_FILES)
     await log.open()
-    for size in (10, 700, 1, 1300, 300):
+    for size in (10, 5000, 1, 7000, 300):
         await ledger.append(log, bytes([size % 251]) * size)
     await ledger.append(log, b"checkpoint", truncate_before=4)
     await log.truncate()
-    await ledger.append(log, b"after" * 100)
+    await ledger.append(log, b"after" * 1000)
+    await ledger.append(log, b"full" * 1000)
+    # In a third file, and the two before it are not needed: one becomes the spare.
+    await ledger.append(log, b"checkpoint", truncate_before=log.next_group)
+    await log.truncate()
+    await ledger.append(log, b"roll" * 2300)
+    for size in (100, 30, 600):
+        await ledger.append(log, b"over" * (size // 4))
     await log.close()
 
     log = make_log(files)

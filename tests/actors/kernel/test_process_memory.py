@@ -20,6 +20,10 @@ IMPORTING = (
     "import gc\nfrom tierlog.actors.kernel.process_memory import importing as i\nwith i():\n    "
     "print(gc.isenabled())\nprint(gc.isenabled())"
 )
+APP = (
+    "import gc, tierlog\ntierlog.open_store\nyoung = gc.get_objects(0) + gc.get_objects(1)\n"
+    "print(gc.isenabled(), gc.get_freeze_count(), len(young) < 5_000)"
+)
 END = (
     "import gc, sys\nfrom tierlog.actors.cli import main\nsys.argv[1:] = ['nothing']\nprint(main(), "
     "len(gc.get_objects()) < 5_000)"
@@ -28,8 +32,13 @@ END = (
 
 @pytest.mark.parametrize(
     "program, printed",
-    [(HOST, "tierlog.actors.host.main True True\n"), (IMPORTING, "False\nTrue\n"), (END, "2 True\n")],
-    ids=["a host's start", "the collector waits", "a command's end"],
+    [
+        (HOST, "tierlog.actors.host.main True True\n"),
+        (IMPORTING, "False\nTrue\n"),
+        (APP, "True 0 True\n"),
+        (END, "2 True\n"),
+    ],
+    ids=["a host's start", "the collector waits", "an app's import", "a command's end"],
 )
 def test_the_collector_does_not_look_at_what_stays(program: str, printed: str) -> None:
     assert (
