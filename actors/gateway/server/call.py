@@ -338,7 +338,7 @@ class HttpCall(Generic[S]):
         if self._room:
             return
 
-        await self._wait_read()  # an earlier answer of the connection
+        await self.wait_read()  # an earlier answer of the connection
         blocks = min(-(-size // self.server.limits.block_bytes), self.server.unread_max)
         is_full = self.server.unread_blocks.value < blocks
         # One at a time takes many: two that each have some of what they need would wait for each other.
@@ -367,7 +367,8 @@ class HttpCall(Generic[S]):
             self._room -= 1
             self.server.unread_blocks.release()
 
-    async def _wait_read(self) -> None:
+    async def wait_read(self) -> None:
+        """Wait until the client has read what it was sent, but for a little."""
         wait_read = self.scope.get("tierlog.wait_read")
         if wait_read is not None:
             await wait_read(self.server.limits.body_grace, self._is_room_wanted)
@@ -428,7 +429,7 @@ class HttpCall(Generic[S]):
         self.counts.response_bytes += len(data)
         await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
         if self._room:
-            await self._wait_read()
+            await self.wait_read()
             self.release_room()
 
     def writer(self) -> Callable[[Chunk], bool] | None:
