@@ -93,7 +93,7 @@ class Arrival:
         """Up to this time its bytes satisfy the minimum rate. Never later than now: what came early does not
         allow a body to stop later, with all its room."""
         self.is_dropped = False
-        self.scope = anyio.CancelScope()
+        self.scope: anyio.CancelScope | None = None
         """Its handler waits for more bytes in this scope."""
 
     def __enter__(self) -> Self:
@@ -155,7 +155,8 @@ class Arrival:
         self.is_dropped = True
         # Now, and not when its handler runs: whoever needs the room asks again in this step.
         self.release()
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
 
 
 class Cancellable(Protocol):

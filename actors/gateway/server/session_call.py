@@ -102,6 +102,7 @@ class SessionCall(Exchange):
             "query_string": query,
             "headers": headers,
             "tierlog.park": self.park,
+            "tierlog.whole_body": self.whole_body,
             "tierlog.write_chunk": self.write_chunk,
             "tierlog.wait_read": self.wait_read,
             "tierlog.wait_left": self.wait_left,
@@ -140,6 +141,15 @@ class SessionCall(Exchange):
         if self.more_body:
             self._grant(len(body))
         return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def whole_body(self) -> bytes | None:
+        """The body, as ``receive`` returns it; None if there is something to wait for, or nobody waits."""
+        if self.more_body or self.is_disconnected or not self.event.is_set():
+            return None
+
+        self.event.clear()
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _grant(self, size: int) -> None:
         """N3: the handler has taken so much: as much more may come."""
