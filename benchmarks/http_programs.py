@@ -9,6 +9,7 @@ itself, and prints what its idle tails and sessions take.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
@@ -59,11 +60,11 @@ async def print_idle(folder: str, count: int) -> None:
     from tierlog.actors.gateway.server.listener import bind, serve_http
     from tierlog.actors.store.folder_opening import system_world
 
-    segment, dues = "bench/idle", list[anyio.Event]()
+    segment, dues = "bench/idle", list[asyncio.Future[None]]()
 
     async def waiting() -> AsyncIterator[bytes]:
-        dues.append(anyio.Event())
-        await dues[-1].wait()
+        dues.append(asyncio.get_running_loop().create_future())
+        await dues[-1]
         yield b""
 
     async def take(blocks: AsyncIterator[bytes]) -> None:

@@ -223,7 +223,7 @@ async def beside_tails(setting: Setting) -> Sequence[Pair]:
 
 async def _idle(setting: Setting) -> tuple[float, float, float]:
     """KiB: of a tail with its task, of such a task alone, of a session."""
-    count = setting.size(1000, 50)
+    count = setting.size(400, 50)
     async with program("idle", setting.fresh("idle"), str(count)) as line:
         tail, task, session = (float(number) / 1024 for number in line.split())
         return tail, task, session
@@ -325,7 +325,7 @@ BENCHMARKS = (
     Benchmark(
         "session_idle_tail",
         "memory of an idle tail in a session, client and server",
-        "Of 1,000 at the end of one segment, as Python counts it, less what the reader's own task takes. "
+        "Of 400 at the end of one segment, as Python counts it, less what the reader's own task takes. "
         "Reference: such a task, which waits in a generator of its own.",
         "KiB",
         4,
@@ -336,7 +336,7 @@ BENCHMARKS = (
     Benchmark(
         "session_idle",
         "memory of an idle session, with the sockets of both sides",
-        "Of 1,000, as Python counts it. Reference: a task that waits in an asynchronous generator.",
+        "Of 400, as Python counts it. Reference: a task that waits in an asynchronous generator.",
         "KiB",
         64,
         idle_session,
