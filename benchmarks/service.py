@@ -76,21 +76,24 @@ async def append_1m(setting: Setting) -> Sequence[Pair]:
 
         async def value() -> float:
             before = await lengths(client)
-            rate = await _together("load", url, clients, count)
+            rate = await together("load", url, clients, count)
             if await lengths(client) - before != clients * count * MIB:
                 raise BenchmarkError("the segments did not grow by what was acked")
             await client.flush()
             return rate
 
-        return await alternate(setting, value, lambda: _together("post", bare, clients, count), 5)
+        return await alternate(setting, value, lambda: together("post", bare, clients, count), 5)
 
 
-async def _together(role: str, url: str, clients: int, count: int) -> float:
-    """MB/s of processes that start together."""
+async def together(
+    role: str, url: str, clients: int, count: int, size: int = MIB, in_flight: int = 2
+) -> float:
+    """MB/s of processes that start together, each with a segment of its own."""
 
     def run() -> float:
         programs = [
-            start(role, url, SEGMENTS[number], str(count), str(MIB), "2") for number in range(clients)
+            start(role, url, SEGMENTS[number], str(count), str(size), str(in_flight))
+            for number in range(clients)
         ]
         for each in programs:
             line_of(each)
@@ -104,7 +107,7 @@ async def _together(role: str, url: str, clients: int, count: int) -> float:
         seconds = time.perf_counter() - begin
         for each in programs:
             each.communicate()
-        return clients * count * MIB / 1e6 / seconds
+        return clients * count * size / 1e6 / seconds
 
     return await anyio.to_thread.run_sync(run)
 

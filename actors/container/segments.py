@@ -49,6 +49,29 @@ def _end_of(merge: MergedRange) -> int:
     return merge.offset + merge.length
 
 
+class SegmentWaiter:
+    """What waits for one segment to change: called once."""
+
+    __slots__ = ("__weakref__", "_wakes")
+
+    def __init__(self) -> None:
+        self._wakes: dict[Callable[[], None], None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._wakes)
+
+    def add(self, wake: Callable[[], None]) -> None:
+        self._wakes[wake] = None
+
+    def discard(self, wake: Callable[[], None]) -> None:
+        self._wakes.pop(wake, None)
+
+    def set(self) -> None:
+        wakes, self._wakes = self._wakes, {}
+        for wake in wakes:
+            wake()
+
+
 class SegmentState:
     """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order and not in
     long-term storage's record yet."""
@@ -129,7 +152,7 @@ class SegmentState:
         groups."""
         self.append_boundaries: deque[int] = _NO_BOUNDARIES
         """Start offsets of appends, about one for each unflushed MiB (rule S5)."""
-        self.waiter: anyio.Event | None = None
+        self.waiter: SegmentWaiter | None = None
         """Set when the durable length, the seal flag or the life of the segment changes."""
         self.successor: SegmentState | None = None
         """Of one that was cold: the loaded one. Its readers keep it readable, should it go cold again."""

@@ -55,6 +55,11 @@ class GuardedGenerator(AsyncGenerator[T, None], Generic[T]):
         self._guard = guard
         self._generator = generator
 
+    async def __anext__(self) -> T:
+        # A coroutine less than by way of ``asend``: a reader at a tail keeps what it waits in.
+        self._guard.check()
+        return await self._generator.__anext__()
+
     async def asend(self, value: None) -> T:
         self._guard.check()
         return await self._generator.asend(value)

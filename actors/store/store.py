@@ -103,6 +103,7 @@ from ..container.operations.writers import ExpireWritersRequest
 from ..container.pins import list_backups
 from ..container.segment_layout import segment_layout
 from ..container.transactions import ask_transaction, page_of_transactions
+from ..container.waiters import Watch
 from ..kernel.contexts import Closable
 from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices
@@ -397,6 +398,17 @@ class SegmentStore(Closable, SegmentVerbs):
             position += len(block)
             yield block
             del block  # the caller's, who may drop it: the next one may be long in coming
+
+    async def read_or_watch(
+        self, name: str, segment_id: int, offset: int, size: int, wake: Callable[[], None]
+    ) -> Buffer | Watch | None:
+        """One step of a tail, for a server with many of them, which wait without a task each. Returns and
+        raises as ``SegmentWaiters.read_or_watch``."""
+
+        async def step(owner: Container) -> Buffer | Watch | None:
+            return await owner.waiters.read_or_watch(name, segment_id, offset, size, wake)
+
+        return await self._containers.find(name).call(step)
 
     async def segment_info(self, name: str) -> SegmentInfo:
         return await self._call("segment_info", name, lambda owner: owner.info(name))

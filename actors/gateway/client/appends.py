@@ -16,7 +16,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from ....storage_backends.base.errors import Throttled, TierlogError
-from ...kernel.event_source import EventSource
+from ...kernel.event_source import EventSource, OneShot
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from .attempts import ClientContext, RefreshMap, Send
@@ -47,6 +47,8 @@ class Appender:
         self._tracing = tracing
         self._in_flight: dict[str, int] = {}
         self._is_sending = False
+        self._idle: list[OneShot] = []
+        """Tasks without a batch: to wake one costs less than to start one."""
         self._room_waiters: dict[int, deque[anyio.Event]] = {}
         """Callers that wait for room, in order, by container."""
         self._waiters: dict[AppendCall, None] = {}
@@ -197,11 +199,18 @@ class Appender:
         if not self._is_sending:
             self._is_sending = True
             # In a task of the client: a caller that is cancelled must not take the batch with it.
-            self._tasks.start_soon(self._send_all)
+            if self._idle:
+                self._idle.pop().set()
+            else:
+                self._tasks.start_soon(self._send_all)
 
     async def _send_all(self) -> None:
-        self._is_sending = False
-        await self._send_on(self._start_batches())
+        while True:
+            self._is_sending = False
+            await self._send_on(self._start_batches())
+            due = self._events.new()
+            self._idle.append(due)
+            await due.wait()
 
     def _start_batches(self) -> Batch | None:
         """Start what can go. Returns the last batch, which the task that asks sends itself: a task for each

@@ -233,7 +233,10 @@ class Client(ClientBase, Closable, SegmentVerbs):
             for block in tail.take_poll(await self._run(tail.poll())):
                 yield block
             if tail.is_at_end and not tail.is_over:
-                async with self._transport.stream(*attempts.stream(self._context, tail)) as stream:
+                send, starts = attempts.stream(self._context, tail)
+                async with self._transport.stream(send) as stream:
+                    await stream.open(starts, self._tracing)
+                    del send, starts
                     while data := await stream.next():
                         for block in tail.take(data):
                             yield block

@@ -463,6 +463,18 @@ class TailCursor:
     Each poll brings the history that its position is of, which the next request names: if the store is
     recovered without its logs in between, the tail ends where the two histories differ (rule R10)."""
 
+    __slots__ = (
+        "_block_size",
+        "_segment_id",
+        "_stream_was_empty",
+        "_wait",
+        "history",
+        "is_at_end",
+        "is_over",
+        "name",
+        "position",
+    )
+
     def __init__(self, name: str, offset: int, block_size: int, history: int | None) -> None:
         self.name = name
         self.position = offset

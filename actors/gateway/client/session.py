@@ -5,7 +5,7 @@ not sent, whatever was handed over: the server says so when it ends the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from ....storage_backends.base.checksum import Buffer
@@ -32,6 +32,10 @@ CALL_WINDOW = 4 << 20
 """Bytes of an answer that may be on their way; they are taken as they come."""
 STREAM_WINDOW = 256 << 10
 """The same of a tail, whose reader takes them."""
+
+
+_NOTHING = memoryview(b"")
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 @lru_cache(1024)
@@ -70,9 +74,9 @@ class SessionCall:
         self.failure = ""
         """Why there is no answer, or half of one."""
         self.status = 0
-        self.headers: dict[str, str] = {}
+        self.headers: Mapping[str, str] = _NO_HEADERS
         self.pieces: list[bytes] = []
-        self._rest = memoryview(body)
+        self._rest = memoryview(body) if body else _NOTHING
         self._credit = BODY_WINDOW
         self._window = window
         self._taken = 0
@@ -155,10 +159,13 @@ class ClientSession:
         return bool(self._out)
 
     def _next_piece(self, call: SessionCall) -> memoryview:
-        size = min(PIECE_BYTES, call._credit, len(call._rest))
-        piece, call._rest = call._rest[:size], call._rest[size:]
+        size, rest = min(PIECE_BYTES, call._credit, len(call._rest)), call._rest
         call._credit -= size
-        return piece
+        if size == len(rest):
+            call._rest = _NOTHING
+            return rest
+        call._rest = rest[size:]
+        return rest[:size]
 
     def _send_body(self, call: SessionCall) -> None:
         """N3: as far as the server's window reaches."""

@@ -20,6 +20,7 @@ from ..wire import paths
 from ..wire.session import PROTOCOL
 from .requests import Request
 from .session import ClientSession, SessionCall
+from .session_stream import WaitingStreams
 
 READ_BYTES = 256 << 10
 CONNECT_SECONDS = 3.0
@@ -65,7 +66,8 @@ class AsyncSession:
 
     def __init__(self, stream: anyio.abc.ByteStream, events: EventSource) -> None:
         self._stream = stream
-        self._events = events
+        self.events = events
+        self.streams = WaitingStreams(events)
         self._due = events.new()
         self._scope = anyio.CancelScope()
         self.core = ClientSession(self._wake_writer)
@@ -77,6 +79,7 @@ class AsyncSession:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
                 tasks.start_soon(self._write)
+                tasks.start_soon(self.streams.watch)
                 try:
                     self.core.receive(begun)
                     while self.core.is_open or not self.core.is_idle:
@@ -96,7 +99,7 @@ class AsyncSession:
                 while self.core.has_output:
                     if output := self.core.take_output():
                         await self._stream.send(output)
-                self._due = self._events.new()
+                self._due = self.events.new()
                 await self._due.wait()
         except _LOST:
             # The reader says what happened; what the server still sends counts.
@@ -113,7 +116,7 @@ class AsyncSession:
     async def wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
         """Return when ``is_there()``, or when the call has ended."""
         while not (call.is_ended or is_there()):
-            event = self._events.new()
+            event = self.events.new()
             call.wake = event.set
             await event.wait()
 

@@ -14,7 +14,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Self
 
 import anyio
@@ -27,6 +27,7 @@ from .attempts import Send
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Request, Response, StartsStream, TransportFailure
 from .session import SessionCall
+from .session_stream import Cancellable, Flights, SessionStream
 from .sessions import CONNECT_SECONDS, AsyncSession, Sessions
 from .spans import LINKS, around_exchange
 from .sync_sessions import SyncSession, SyncSessions
@@ -166,7 +167,7 @@ class AsyncTransport:
         thousands."""
         self._streams: set[httpx.AsyncBaseTransport] = set()
         """Pools of one connection each, for streams of tails, which cost the other requests nothing."""
-        self._flights: dict[anyio.CancelScope, Send] = {}
+        self._flights: dict[Cancellable, Send] = {}
         self.requests = 0
 
     @property
@@ -247,30 +248,13 @@ class AsyncTransport:
         except OSError as error:
             return TransportFailure(body.is_begun, _described(send, f"the connection broke: {error}"))
 
-    @asynccontextmanager
-    async def stream(self, send: Send, starts: StartsStream) -> AsyncIterator[AsyncStream | SessionStream]:
-        """A tail's bytes as they come, on a connection of its own, which ends with the
-        block. A stream that fails or is refused ends, and raises nothing."""
+    def stream(self, send: Send) -> AsyncStream | SessionStream:
+        """A tail's bytes as they come, once it is entered and open."""
         self.requests += 1
         session = None if self.sessions is None else self.sessions.open_at(send.url)
         if session is not None:
-            with SessionStream(session, send, self._flights, self._tracing) as found:
-                await found.open(starts)
-                yield found
-            return
-
-        pool = self._make()
-        self._streams.add(pool)
-        stream = AsyncStream(send, self._flights)
-        try:
-            await stream.open(pool, starts)
-            yield stream
-        finally:
-            # Also when cancelled: a connection that stays open counts against the server's tails.
-            self._streams.discard(pool)
-            with anyio.CancelScope(shield=True):
-                await stream.aclose()
-                await pool.aclose()
+            return SessionStream(session, send, self._flights)
+        return AsyncStream(send, self._flights, self._make(), self._streams)
 
     @property
     def may_be_pointless(self) -> bool:
@@ -311,81 +295,44 @@ class _Attempt:
         return self.body is not None and self.body.is_begun
 
 
-class SessionStream:
-    """The same as ``AsyncStream`` in a session."""
+class AsyncStream:
+    """A stream of a tail over HTTP, on a connection of its own, which ends with the block. Without bytes for
+    ``POLL_SECONDS`` it ends. One that fails or is refused ends, and raises nothing."""
 
     def __init__(
         self,
-        session: AsyncSession,
         send: Send,
-        flights: dict[anyio.CancelScope, Send],
-        tracing: Tracing | None,
+        flights: Flights,
+        pool: httpx.AsyncBaseTransport,
+        pools: set[httpx.AsyncBaseTransport],
     ) -> None:
-        self._session = session
+        """``pools``: has the stream's own one while it is open."""
         self._send = send
         self._flights = flights
-        self._tracing = tracing
-        self._call: SessionCall | None = None
-        self._has_started = False
-        self.is_idle = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._call is not None:
-            self._session.end(self._call)
-
-    async def open(self, starts: StartsStream) -> None:
-        if self._tracing is None:
-            await self._open(self._send.request, starts)
-            return
-
-        with around_exchange(self._tracing, self._send) as (request, span):
-            call = await self._open(request, starts)
-            if call.status:
-                span.answered(call.status)
-
-    async def _open(self, request: Request, starts: StartsStream) -> SessionCall:
-        call = self._call = self._session.begin(request, is_stream=True)
-        await self._wait(call, lambda: call.status)
-        self._has_started = bool(call.status) and starts(call.status, call.headers)
-        return call
-
-    async def next(self) -> bytes:
-        """The next bytes; empty when it has ended."""
-        call = self._call
-        if call is None or not self._has_started:
-            return b""
-        if not call.pieces:
-            await self._wait(call, lambda: call.pieces)
-        return self._session.core.take(call)
-
-    async def _wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
-        with anyio.move_on_after(POLL_SECONDS) as scope:
-            self._flights[scope] = self._send
-            try:
-                await self._session.wait(call, is_there)
-                return
-            finally:
-                del self._flights[scope]
-        self.is_idle = anyio.current_time() >= scope.deadline
-
-
-class AsyncStream:
-    """An answer that may never end. Without bytes for ``POLL_SECONDS`` it does."""
-
-    def __init__(self, send: Send, flights: dict[anyio.CancelScope, Send]) -> None:
-        self._send = send
-        self._flights = flights
+        self._pool = pool
+        self._pools = pools
         self._response: httpx.Response | None = None
         self._pieces: AsyncIterator[bytes] = aiter(_Pieces(iter(())))
         self.is_idle = False
         """It ended because it had no bytes."""
 
-    async def open(self, pool: httpx.AsyncBaseTransport, starts: StartsStream) -> None:
+    async def __aenter__(self) -> Self:
+        self._pools.add(self._pool)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # Also when cancelled: a connection that stays open counts against the server's tails.
+        self._pools.discard(self._pool)
+        with anyio.CancelScope(shield=True):
+            if self._response is not None:
+                await self._response.aclose()
+            await self._pool.aclose()
+
+    async def open(self, starts: StartsStream, tracing: Tracing | None) -> None:
+        """``tracing``: the pool's own."""
+
         async def ask() -> bytes:
-            response = self._response = await pool.handle_async_request(_request(self._send)[0])
+            response = self._response = await self._pool.handle_async_request(_request(self._send)[0])
             if starts(response.status_code, response.headers):
                 self._pieces = response.aiter_raw()
             return b""
@@ -410,10 +357,6 @@ class AsyncStream:
                 del self._flights[scope]
         self.is_idle = anyio.current_time() >= scope.deadline
         return b""
-
-    async def aclose(self) -> None:
-        if self._response is not None:
-            await self._response.aclose()
 
 
 class SyncTransport:

@@ -123,7 +123,8 @@ class HttpCall(Generic[S]):
 
     def query(self) -> dict[str, str]:
         """The parameters, which are among the endpoint's."""
-        return parse_query(self.scope["query_string"], self._query_names)
+        text: bytes = self.scope["query_string"]
+        return parse_query(text, self._query_names) if text else {}
 
     async def json_body(self, kind: type[B], maximum: int) -> B:
         """The body of an endpoint that takes JSON."""
@@ -176,7 +177,15 @@ class HttpCall(Generic[S]):
     ) -> None:
         size, more = 0, True
         arrival = self._arrival = Arrival(self.server)
-        with arrival, arrival.scope as scope:
+        whole = self.scope.get("tierlog.whole_body")
+        if whole is not None and (body := whole()) is not None:
+            # Nothing to wait for, and so no deadline.
+            await self._take_piece(arrival, body, len(body), maximum, take, step)
+            self.counts.request_bytes += len(body)
+            return
+
+        with arrival, anyio.CancelScope() as scope:
+            arrival.scope = scope
             while more:
                 scope.deadline = arrival.deadline
                 message = await self._receive()
@@ -184,23 +193,37 @@ class HttpCall(Generic[S]):
                     raise Disconnected
 
                 piece, more = message.get("body", b""), message.get("more_body", False)
-                if piece:
-                    size += len(piece)
-                    # H9: a chunked body has no length by which its head could be refused.
-                    if size > maximum:
-                        raise body_too_large(self.scope["path"], maximum)
-
-                    arrival.take(size)
-                    for start in range(0, len(piece), step or len(piece)):
-                        if start:
-                            await anyio.lowlevel.checkpoint()
-                        part = piece[start : start + step] if step else piece
-                        arrival.add(take(part) or 0)
+                size += len(piece)
+                await self._take_piece(arrival, piece, size, maximum, take, step)
 
         if arrival.is_dropped or scope.cancelled_caught:
             raise self._incomplete()
 
         self.counts.request_bytes += size
+
+    async def _take_piece(
+        self,
+        arrival: Arrival,
+        piece: bytes,
+        size: int,
+        maximum: int,
+        take: Callable[[bytes], int | None],
+        step: int | None,
+    ) -> None:
+        """``size``: of all pieces so far."""
+        if not piece:
+            return
+
+        # H9: a chunked body has no length by which its head could be refused.
+        if size > maximum:
+            raise body_too_large(self.scope["path"], maximum)
+
+        arrival.take(size)
+        for start in range(0, len(piece), step or len(piece)):
+            if start:
+                await anyio.lowlevel.checkpoint()
+            part = piece[start : start + step] if step else piece
+            arrival.add(take(part) or 0)
 
     def passed_arrival(self) -> Arrival:
         """How the body arrives that is passed on with ``next_piece``."""
@@ -338,7 +361,7 @@ class HttpCall(Generic[S]):
         if self._room:
             return
 
-        await self._wait_read()  # an earlier answer of the connection
+        await self.wait_read()  # an earlier answer of the connection
         blocks = min(-(-size // self.server.limits.block_bytes), self.server.unread_max)
         is_full = self.server.unread_blocks.value < blocks
         # One at a time takes many: two that each have some of what they need would wait for each other.
@@ -367,7 +390,8 @@ class HttpCall(Generic[S]):
             self._room -= 1
             self.server.unread_blocks.release()
 
-    async def _wait_read(self) -> None:
+    async def wait_read(self) -> None:
+        """Wait until the client has read what it was sent, but for a little."""
         wait_read = self.scope.get("tierlog.wait_read")
         if wait_read is not None:
             await wait_read(self.server.limits.body_grace, self._is_room_wanted)
@@ -393,9 +417,10 @@ class HttpCall(Generic[S]):
         body, has_room = bytearray(), False
         # HTTP/1.0 has no bodies without a length.
         block_bytes = math.inf if self.scope["http_version"] == "1.0" else self.server.limits.block_bytes
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
+            if number:
+                await anyio.lowlevel.checkpoint()
             body += piece
-            await anyio.lowlevel.checkpoint()
             if len(body) > SMALL_BYTES and not has_room:
                 await self.take_room()
                 has_room = True
@@ -428,7 +453,7 @@ class HttpCall(Generic[S]):
         self.counts.response_bytes += len(data)
         await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
         if self._room:
-            await self._wait_read()
+            await self.wait_read()
             self.release_room()
 
     def writer(self) -> Callable[[Chunk], bool] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.lowlevel
@@ -93,7 +93,7 @@ class Arrival:
         """Up to this time its bytes satisfy the minimum rate. Never later than now: what came early does not
         allow a body to stop later, with all its room."""
         self.is_dropped = False
-        self.scope = anyio.CancelScope()
+        self.scope: anyio.CancelScope | None = None
         """Its handler waits for more bytes in this scope."""
 
     def __enter__(self) -> Self:
@@ -155,7 +155,12 @@ class Arrival:
         self.is_dropped = True
         # Now, and not when its handler runs: whoever needs the room asks again in this step.
         self.release()
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None: ...
 
 
 class ServerContext:
@@ -189,7 +194,7 @@ class ServerContext:
         self.requests = 0
         """Admitted so far, without tails."""
         self._in_flight = 0
-        self._parked: dict[int, anyio.CancelScope] = {}
+        self._parked: dict[int, Cancellable] = {}
 
     def __repr__(self) -> str:
         return (
@@ -283,17 +288,28 @@ class ServerContext:
     # --- long polls and streams ------------------------------------------------------------------
 
     @contextmanager
-    def parked(self, scope: anyio.CancelScope) -> Iterator[None]:
-        """A tail that waits inside ``scope``, which is cancelled when the server drains."""
+    def parked(self, scope: anyio.CancelScope, *, has_begun: bool = False) -> Iterator[None]:
+        """A tail that waits inside ``scope``, which is cancelled when the server drains. ``has_begun``: its
+        answer has, and ``check_tails`` came before that."""
+        if not has_begun:
+            self.check_tails()
+        self.park(scope)
+        try:
+            yield
+        finally:
+            self.unpark(scope)
+
+    def check_tails(self) -> None:
+        """Raises ``Throttled`` if there may not be one more tail, ``Unavailable`` if the server stops."""
         self.check_serving()
         if len(self._parked) >= self.limits.tails:
             raise Throttled(f"{len(self._parked)} readers wait at tails: no more are taken, try again later")
 
-        self._parked[id(scope)] = scope
-        try:
-            yield
-        finally:
-            del self._parked[id(scope)]
+    def park(self, tail: Cancellable) -> None:
+        self._parked[id(tail)] = tail
+
+    def unpark(self, tail: Cancellable) -> None:
+        self._parked.pop(id(tail), None)
 
     @property
     def tails(self) -> int:

@@ -4,22 +4,28 @@
 A stream that has sent all before a fan-out's position joins it and waits. It leaves when its client does not
 read as fast as bytes are appended, or when the fan-out ends, whose errors it meets by itself: from its own
 position it reads on by itself, and may join again. Many streams are served in slices, with pauses about as
-long as the work, in which appends go on; what is appended meanwhile goes out together."""
+long as the work, in which appends go on; what is appended meanwhile goes out together.
+
+A fan-out has a task only while it sends: at the segment's end it is a record that the container calls when
+there is more."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import attrs
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import TierlogError
 from ...kernel.slices import in_slices
 from ...telemetry.logging import get_logger
+
+if TYPE_CHECKING:
+    from ...container.waiters import Watch
 
 _log = get_logger("gateway")
 _SLICE = 32
@@ -55,36 +61,90 @@ class Chunk:
         return self._encoded
 
 
-@attrs.define(eq=False)
-class Stream:
+class Stream(Protocol):
     """A stream that waits in a fan-out."""
 
     position: int
-    write: Callable[[Chunk], bool]
-    """Sends a block; returns whether the client reads fast enough."""
-    left: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def write(self, chunk: Chunk, /) -> bool:
+        """Send a block; returns whether the client reads fast enough."""
+        ...
+
+    def leave(self) -> None:
+        """From its position it reads on by itself."""
+        ...
+
+
+class FollowingTask:
+    """A stream whose task waits until it leaves."""
+
+    __slots__ = ("_left", "_write", "position")
+
+    def __init__(self, position: int, write: Callable[[Chunk], bool]) -> None:
+        self.position = position
+        self._write = write
+        self._left = anyio.Event()
+
+    def write(self, chunk: Chunk, /) -> bool:
+        return self._write(chunk)
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def follow(self, fan_out: FanOut) -> int:
+        """Returns the position from which it reads on."""
+        fan_out.join(self)
+        try:
+            await self._left.wait()
+        finally:
+            fan_out.remove(self)
+        return self.position
+
+
+class Source(Protocol):
+    """What a fan-out needs of a store."""
+
+    async def read_or_watch(
+        self, name: str, segment_id: int, offset: int, size: int, wake: Callable[[], None]
+    ) -> Buffer | Watch | None: ...
 
 
 class FanOut:
-    def __init__(self, position: int) -> None:
+    __slots__ = ("_fan_outs", "_streams", "_watch", "name", "position", "segment_id")
+
+    def __init__(self, fan_outs: FanOuts, name: str, segment_id: int, position: int) -> None:
+        self._fan_outs = fan_outs
+        self.name = name
+        self.segment_id = segment_id
         self.position = position
         """The end of what has been, or is being, sent."""
         self._streams: dict[Stream, None] = {}
-        self._scope = anyio.CancelScope()
+        self._watch: Watch | None = None
+        """Without one, a task sends or begins to."""
 
-    async def run(self, blocks: AsyncGenerator[bytes, None], check: Callable[[], Awaitable[None]]) -> None:
-        """Send until all streams have left, or the tail ends. ``check`` raises unless the tail's segment is
-        the one that the streams follow."""
-        with self._scope:
-            async with aclosing(blocks):
-                is_checked = False
-                async for block in blocks:
-                    if not is_checked:
-                        await check()
-                        is_checked = True
-                    # A stream whose client does not read leaves after one piece.
-                    for start in range(0, len(block), _PIECE):
-                        await self._send(block[start : start + _PIECE])
+    async def advance(self, source: Source, size: int) -> bool:
+        """Send what there is. Returns whether it waits for more; otherwise it ends."""
+        while self._streams:
+            found = await source.read_or_watch(self.name, self.segment_id, self.position, size, self._wake)
+            if found is None:
+                return False
+            if not isinstance(found, Buffer):
+                self._watch = found
+                return bool(self._streams)
+            block = bytes(found)
+            # A stream whose client does not read leaves after one piece.
+            for start in range(0, len(block), _PIECE):
+                await self._send(block[start : start + _PIECE])
+        return False
+
+    def _wake(self) -> None:
+        self._forget()
+        self._fan_outs.start(self)
+
+    def _forget(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     async def _send(self, block: bytes) -> None:
         start, self.position = self.position, self.position + len(block)
@@ -109,19 +169,20 @@ class FanOut:
 
     def _release(self, stream: Stream) -> None:
         if stream in self._streams:
-            del self._streams[stream]
-            stream.left.set()
-        if not self._streams:
-            self._scope.cancel()
+            self.remove(stream)
+            stream.leave()
 
-    async def follow(self, stream: Stream) -> None:
+    def join(self, stream: Stream) -> None:
         self._streams[stream] = None
-        try:
-            await stream.left.wait()
-        finally:
-            self._release(stream)
+
+    def remove(self, stream: Stream) -> None:
+        self._streams.pop(stream, None)
+        # A task that sends ends it by itself.
+        if not self._streams and self._watch is not None:
+            self._fan_outs.end(self)
 
     def end(self) -> None:
+        self._forget()
         for stream in list(self._streams):
             self._release(stream)
 
@@ -129,9 +190,10 @@ class FanOut:
 class FanOuts:
     """The fan-outs of one server, one for each segment that is followed."""
 
-    def __init__(self, tail: Callable[[str, int], AsyncGenerator[bytes, None]], lag_max: int) -> None:
-        self._tail = tail
-        self._lag_max = lag_max
+    def __init__(self, source: Source, block_bytes: int) -> None:
+        """``block_bytes``: of one read, and how far a stream may be ahead of the others."""
+        self._source = source
+        self._block_bytes = block_bytes
         self._by_segment: dict[tuple[str, int], FanOut] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -143,30 +205,40 @@ class FanOuts:
                 await anyio.sleep_forever()
             finally:
                 self._tasks = None
+                for fan_out in list(self._by_segment.values()):
+                    self.end(fan_out)
 
-    def has_near(self, name: str, segment_id: int, position: int) -> bool:
-        """Whether a stream at ``position`` loses little time in the segment's fan-out."""
+    def near(self, name: str, segment_id: int, position: int) -> FanOut | None:
+        """The segment's fan-out, if a stream at ``position`` loses little time in it."""
         found = self._by_segment.get((name, segment_id))
-        return found is not None and 0 <= position - found.position <= self._lag_max
+        return found if found is not None and 0 <= position - found.position <= self._block_bytes else None
 
-    def begin(self, name: str, segment_id: int, position: int, check: Callable[[], Awaitable[None]]) -> None:
-        """Begin one at the segment's end, ``position``, unless there is one. ``check`` raises if the segment
-        of that name is another one."""
+    def begin(self, name: str, segment_id: int, position: int) -> None:
+        """Begin one at the segment's end, ``position``, unless there is one. A stream must join it in the
+        same step."""
         key = (name, segment_id)
         if key not in self._by_segment and self._tasks is not None:
-            made = self._by_segment[key] = FanOut(position)
-            self._tasks.start_soon(self._run, key, made, check)
+            made = self._by_segment[key] = FanOut(self, name, segment_id, position)
+            self.start(made)
 
-    async def follow(self, name: str, segment_id: int, stream: Stream) -> None:
-        """Return when the stream has left."""
-        await self._by_segment[name, segment_id].follow(stream)
+    def start(self, fan_out: FanOut) -> None:
+        """Have a task send what there is."""
+        if self._tasks is not None:
+            self._tasks.start_soon(self._run, fan_out)
 
-    async def _run(self, key: tuple[str, int], made: FanOut, check: Callable[[], Awaitable[None]]) -> None:
+    async def _run(self, fan_out: FanOut) -> None:
+        waits = False
         try:
             with suppress(TierlogError):  # each stream meets it too
-                await made.run(self._tail(key[0], made.position), check)
+                waits = await fan_out.advance(self._source, self._block_bytes)
         except Exception as error:  # noqa: BLE001 - the server survives every bug of a store
             _log.error("unexpected_error", exc_info=error)
         finally:
+            if not waits:
+                self.end(fan_out)
+
+    def end(self, fan_out: FanOut) -> None:
+        key = (fan_out.name, fan_out.segment_id)
+        if self._by_segment.get(key) is fan_out:
             del self._by_segment[key]
-            made.end()
+        fan_out.end()

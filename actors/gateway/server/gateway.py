@@ -41,6 +41,7 @@ from .fan_out import FanOuts
 
 if TYPE_CHECKING:
     from ...container.container import Container
+    from ...container.waiters import Watch
     from .call import HttpCall
     from .one_port import OnePort
 
@@ -89,6 +90,9 @@ class Store(Protocol):
     def tail(
         self, name: str, offset: int = 0, *, block_size: int = 1 << 20
     ) -> AsyncGenerator[bytes, None]: ...
+    async def read_or_watch(
+        self, name: str, segment_id: int, offset: int, size: int, wake: Callable[[], None]
+    ) -> Buffer | Watch | None: ...
     async def segment_info(self, name: str) -> SegmentInfo: ...
     async def list_attributes(
         self,
@@ -163,8 +167,7 @@ class Gateway(ServerContext):
 
             self._one_port = OnePort(serves, owner_of, self._known_map, tracing)
             self.forwarder = self._one_port.forwarder
-        block = limits.block_bytes
-        self.fan_outs = FanOuts(lambda name, offset: store.tail(name, offset, block_size=block), block)
+        self.fan_outs = FanOuts(store, limits.block_bytes)
 
     async def run(self) -> None:
         if self.forwarder is None:

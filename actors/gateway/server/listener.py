@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 
 from ....storage_backends.base.errors import ConfigError
 from ...kernel.task_groups import body_group
-from .app import context_of
+from .app import context_of, requests_of
 from .connections import BACKLOG, Connections, connections_max
 from .context import IDLE_MAX
 
@@ -107,7 +107,9 @@ async def serve_http(
 
     if context.forwarder is not None:
         context.forwarder.exchanges_max = maximum(0)
-    connections = Connections(app, lambda: maximum(context.taken_files()), lambda: context.draining)
+    connections = Connections(
+        requests_of(app), lambda: maximum(context.taken_files()), lambda: context.draining
+    )
     address = ServerAddress(*listener.getsockname()[:2])
     # Before the tasks run: a client that connects as soon as the address is known waits, and is not refused.
     try:

@@ -17,14 +17,13 @@ from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
 from .context import ServerContext
 from .endpoint import refuse
+from .request_metrics import CLIENT_GONE
 
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 _HEADER = REQUEST_ID.lower().encode()
 _METHODS = ("GET", "HEAD", "POST")
 _TRACE_HEADERS = (b"traceparent", b"tracestate")
 _TEXT_MAX = 256
-CLIENT_GONE = 499
-"""The status in metrics of a request whose client did not wait for its answer."""
 
 
 class RequestMiddleware:
@@ -79,9 +78,13 @@ class RequestMiddleware:
                 status = CLIENT_GONE
             # Only methods that exist here: the number of series must not depend on what clients send.
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._gateway.metrics.note(
-                scope.get("tierlog.operation", "none"), method, status or 500, anyio.current_time() - begun
-            )
+            if not scope.get("tierlog.is_parked"):  # or it counts itself when it ends
+                self._gateway.metrics.note(
+                    scope.get("tierlog.operation", "none"),
+                    method,
+                    status or 500,
+                    anyio.current_time() - begun,
+                )
         # Without a head from the application, the connection answers 500 itself.
         return status or 500
 

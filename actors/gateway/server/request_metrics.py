@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector
 
+CLIENT_GONE = 499
+"""The status in metrics of a request whose client did not wait for its answer."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds, in seconds."""
 

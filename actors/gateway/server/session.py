@@ -28,6 +28,7 @@ from ..wire.session import (
     decode_request,
     number_parts,
 )
+from .exchange import App
 from .session_call import SessionCall
 from .write_side import WriteSide
 
@@ -42,6 +43,8 @@ FRAME_SECONDS = 30.0
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """What is still read behind the end of a session, so that the client reads that."""
+UNREAD_BYTES = 64 << 10
+"""What a transport may keep for a client before its streams wait."""
 UNREAD_CALLS = 64
 """Calls of a client that does not read its answers: more are not read before it does."""
 _VIOLATION = "the session ended: {}"
@@ -212,11 +215,19 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         call = SessionCall(self, frame.call, request, is_complete=frame.is_last)
         self._calls[frame.call] = call
         self._connections.silent.pop(self, None)
-        task = self._loop.create_task(call.run(self._connections.app), context=self._context.copy())
+        self.start(call, self._connections.app)
+
+    def start(self, call: SessionCall, app: App) -> None:
+        task = self._loop.create_task(call.run(app), context=self._context.copy())
         self._connections.tasks.add(task)
         task.add_done_callback(self._connections.task_ended)
 
     # --- frames out --------------------------------------------------------------------------------
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the client reads. A byte that it has not read yet does not show that it reads slowly."""
+        return self.is_writable or self.transport.get_write_buffer_size() <= UNREAD_BYTES
 
     def write(self, frames: list[bytes]) -> None:
         if not self.transport.is_closing():

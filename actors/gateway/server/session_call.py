@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 import anyio
@@ -24,7 +24,7 @@ from ..wire.session import (
     number_parts,
 )
 from . import write_side
-from .exchange import Exchange, check_headers
+from .exchange import App, Exchange, check_headers
 from .fan_out import Chunk
 
 if TYPE_CHECKING:
@@ -35,6 +35,14 @@ _TOO_SLOW = "the client takes the answer too slowly"
 _HALF = "the answer ended half-way"
 
 
+class Parked(Protocol):
+    """A call without a task, which waits for what it sends next."""
+
+    def gone(self) -> None:
+        """Its client has left."""
+        ...
+
+
 class SessionCall(Exchange):
     __slots__ = (
         "_credit",
@@ -42,6 +50,7 @@ class SessionCall(Exchange):
         "_granted",
         "_head",
         "_is_whole",
+        "_parked",
         "_pending",
         "_pieces",
         "_sent",
@@ -73,6 +82,7 @@ class SessionCall(Exchange):
         """The handler has given the end of the answer."""
         self._sent: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._parked: Parked | None = None
         self.scope = self._scope(request)
         self.take_body(request.body, last=is_complete)
 
@@ -91,6 +101,8 @@ class SessionCall(Exchange):
             "raw_path": raw_path,
             "query_string": query,
             "headers": headers,
+            "tierlog.park": self.park,
+            "tierlog.whole_body": self.whole_body,
             "tierlog.write_chunk": self.write_chunk,
             "tierlog.wait_read": self.wait_read,
             "tierlog.wait_left": self.wait_left,
@@ -130,6 +142,15 @@ class SessionCall(Exchange):
             self._grant(len(body))
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
+    def whole_body(self) -> bytes | None:
+        """The body, as ``receive`` returns it; None if there is something to wait for, or nobody waits."""
+        if self.more_body or self.is_disconnected or not self.event.is_set():
+            return None
+
+        self.event.clear()
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
     def _grant(self, size: int) -> None:
         """N3: the handler has taken so much: as much more may come."""
         self._taken += size
@@ -146,6 +167,37 @@ class SessionCall(Exchange):
     def disconnect(self) -> None:
         super().disconnect()
         self._drop_pending()
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.gone()
+
+    # --- without a task ----------------------------------------------------------------------------
+
+    @property
+    def is_parked(self) -> bool:
+        return self._parked is not None
+
+    @property
+    def is_watching(self) -> bool:
+        return self._parked is not None or super().is_watching
+
+    def park(self, parked: Parked) -> SessionCall | None:
+        """The handler ends, and its answer goes on: ``write_chunk`` sends more of it, ``finish`` its end, and
+        ``resume`` has a task again. None if the client has left, or has not taken what was sent."""
+        if self.is_disconnected or self._pending or self._session.is_input_ended:
+            return None
+
+        self._parked = parked
+        self.scope = {}  # it is larger than all the rest
+        return self
+
+    def resume(self, app: App) -> None:
+        self._parked = None
+        self._session.start(self, app)
+
+    def finish(self) -> None:
+        self._parked = None
+        self._add(b"", more=False)
 
     # --- out ---------------------------------------------------------------------------------------
 
@@ -189,7 +241,7 @@ class SessionCall(Exchange):
             return False
 
         self._add(chunk.data, more=True)
-        return not self._pending and self._session.is_writable
+        return not self._pending and self._session.takes_more
 
     def _pump(self) -> None:
         """Send what the window allows."""

@@ -3,8 +3,9 @@
 A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` tells whether there
 will ever be one. A stream sends blocks until the segment is sealed and read through, or the server stops:
 both end it cleanly, and one long poll at the next offset shows which. Anything else breaks it. A parked
-reader is two small tasks and holds no bytes; a slow one holds one block, and waits for the room of it.
-Streams at the end of a segment wait for it together (``fan_out.py``)."""
+reader holds no bytes; a slow one holds one block, and waits for the room of it. Streams at the end of a
+segment wait for it together (``fan_out.py``): in a session without a task (``waiting_tails.py``), over HTTP
+in two small ones."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ from ..wire.bodies import Offset, described
 from ..wire.paths import Verb, query_flag, query_history, query_number, query_seconds
 from .call import BYTES_TYPE, RAW, SMALL_BYTES, Answer, Call
 from .endpoint import Parameter, Success, verb
-from .fan_out import Stream
+from .fan_out import FanOut, FollowingTask
 from .read_handlers import HISTORY_PARAMETER, check_same
+from .waiting_tails import WaitingTail
 
 Wait = Annotated[str, described(r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$")]
 """Seconds, from 0 to 60. A pattern, because ``multipleOf`` does not restrict how a number is written (rule
@@ -107,36 +109,67 @@ async def _poll(call: Call, offset: int, history: int | None, wait: float) -> An
 
 
 async def _stream(call: Call, offset: int, history: int | None, info: SegmentInfo) -> None:
-    segment_id = info.segment_id
     # An error here still gets an answer of its own.
-    position, is_at_end = offset, not await call.server.store.read(call.name, offset, 1, history=history)
-    async with call.while_connected() as scope:
-        with call.server.parked(scope):
-            head = {names.OFFSET: str(offset), **_head(info)}
-            await call.begin(200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", **head})
-            is_over = False
-            while not is_over:
-                position = await _wait_together(call, position, segment_id, is_at_end=is_at_end)
-                position, is_over = await _read_on(call, position, segment_id, is_at_end=is_at_end)
-                is_at_end = not is_over
-
-    await call.block(b"", more=False)
+    is_at_end = not await call.server.store.read(call.name, offset, 1, history=history)
+    call.server.check_tails()
+    head = {names.OFFSET: str(offset), **_head(info)}
+    await call.begin(200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", **head})
+    await _follow(call, offset, info.segment_id, is_at_end=is_at_end, may_begin=is_at_end)
 
 
-async def _wait_together(call: Call, position: int, segment_id: int, *, is_at_end: bool) -> int:
+async def _follow(
+    call: Call, position: int, segment_id: int, *, is_at_end: bool, may_begin: bool
+) -> WaitingTail | None:
+    """Send the rest of a stream. Returns the tail if it waits without this task from here on.
+    ``is_at_end``: there is probably nothing yet. ``may_begin``: others may follow the segment with it."""
+    while True:
+        waiting = _wait_apart(call, position, segment_id, may_begin=may_begin)
+        if waiting is not None:
+            return waiting
+
+        is_over = True  # also if the server stops
+        async with call.while_connected() as scope:
+            if not call.server.draining:
+                with call.server.parked(scope, has_begun=True):
+                    position = await _wait_together(call, position, segment_id, may_begin=may_begin)
+                    position, is_over = await _read_on(call, position, segment_id, is_at_end=is_at_end)
+        if is_over:
+            await call.block(b"", more=False)
+            return None
+
+        is_at_end = may_begin = True
+
+
+def _wait_apart(call: Call, position: int, segment_id: int, *, may_begin: bool) -> WaitingTail | None:
+    """Have the stream wait with others and without this task, if its connection can send without one."""
+    if "tierlog.park" not in call.scope or call.scope["method"] == "HEAD" or call.server.draining:
+        return None
+
+    fan_out = _fan_out(call, position, segment_id, may_begin=may_begin)
+    if fan_out is None:
+        return None
+
+    waiting = call.scope.get("tierlog.waiting") or WaitingTail(call, _read_on_alone)
+    return waiting if waiting.wait(call, fan_out, position) else None
+
+
+async def _read_on_alone(call: Call, position: int, segment_id: int) -> WaitingTail | None:
+    """The rest of a stream that has left the others: what ended them it meets itself."""
+    return await _follow(call, position, segment_id, is_at_end=True, may_begin=False)
+
+
+def _fan_out(call: Call, position: int, segment_id: int, *, may_begin: bool) -> FanOut | None:
+    fan_outs = call.server.fan_outs
+    if may_begin:
+        fan_outs.begin(call.name, segment_id, position)
+    return fan_outs.near(call.name, segment_id, position)
+
+
+async def _wait_together(call: Call, position: int, segment_id: int, *, may_begin: bool) -> int:
     """Follow the segment with others, where that is possible. Returns the next position."""
-    write, fan_outs = call.writer(), call.server.fan_outs
-    if write is None:
-        return position
-
-    if is_at_end:
-        fan_outs.begin(call.name, segment_id, position, lambda: check_same(call, segment_id))
-    if not fan_outs.has_near(call.name, segment_id, position):
-        return position
-
-    stream = Stream(position, write)
-    await fan_outs.follow(call.name, segment_id, stream)
-    return stream.position
+    write = None if "tierlog.park" in call.scope else call.writer()
+    fan_out = write and _fan_out(call, position, segment_id, may_begin=may_begin)
+    return await FollowingTask(position, write).follow(fan_out) if write and fan_out else position
 
 
 async def _read_on(call: Call, position: int, segment_id: int, *, is_at_end: bool) -> tuple[int, bool]:
@@ -157,7 +190,7 @@ async def _read_on(call: Call, position: int, segment_id: int, *, is_at_end: boo
             await call.block(block, more=True)
             position, is_full = position + len(block), len(block) == size
             del block  # H12: it would stay in memory, uncounted, while this waits for room
-            if call.server.fan_outs.has_near(call.name, segment_id, position):
+            if call.server.fan_outs.near(call.name, segment_id, position):
                 return position, False
             if await _is_end(call, position, is_full=is_full):
                 return position, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -24,19 +24,32 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
+class Reads(NamedTuple):
+    together: list[int]
+    alone: list[int]
+
+
 @asynccontextmanager
-async def counted(folder: Path, **limits: int) -> AsyncIterator[tuple[ServedStore, list[int]]]:
-    """A service with the segment ``a``, and the offsets of its store's tails."""
+async def counted(folder: Path, **limits: int) -> AsyncIterator[tuple[ServedStore, Reads]]:
+    """A service with the segment ``a``, and the offsets at which its streams read, those that wait together
+    and the others."""
     async with open_store(folder / "data", containers=1) as store:
-        tails = list[int]()
+        reads = Reads([], [])
 
         def tail(name: str, offset: int = 0, **options: Any) -> Any:
-            tails.append(offset)
+            reads.alone.append(offset)
             return store.tail(name, offset, **options)
 
+        async def read_or_watch(name: str, sid: int, offset: int, *rest: Any) -> Any:
+            found = await store.read_or_watch(name, sid, offset, *rest)
+            if isinstance(found, bytes):
+                reads.together.append(offset)
+            return found
+
         await store.create_segment("a")
-        async with serving(Wrapped(store, tail=tail), ServerLimits(**limits)) as served:
-            yield served, tails
+        wrapped = Wrapped(store, tail=tail, read_or_watch=read_or_watch)
+        async with serving(wrapped, ServerLimits(**limits)) as served:
+            yield served, reads
 
 
 async def follow(served: ServedStore, received: bytearray, offset: int = 0) -> None:
@@ -46,8 +59,8 @@ async def follow(served: ServedStore, received: bytearray, offset: int = 0) -> N
             received += piece
 
 
-async def test_h11_waiting_streams_share_one_tail_of_the_store(tmp_path: Path) -> None:
-    async with counted(tmp_path) as (served, tails):
+async def test_h11_waiting_streams_share_each_read_of_the_store(tmp_path: Path) -> None:
+    async with counted(tmp_path) as (served, reads):
         found = [bytearray() for _ in range(50)]
         async with anyio.create_task_group() as tasks:
             for received in found:
@@ -57,16 +70,17 @@ async def test_h11_waiting_streams_share_one_tail_of_the_store(tmp_path: Path) -
             for number in range(10):
                 await served.store.append("a", b"%d," % number)
             await until(lambda: all(received.endswith(b"9,") for received in found))
-            assert tails == [0]
+            assert reads.together == sorted(set(reads.together))
+            assert not reads.alone
             assert served.gateway.metrics.operation("tail").response_bytes == 50 * 20
             await served.store.seal_segment("a")
 
     assert {bytes(received) for received in found} == {b"0,1,2,3,4,5,6,7,8,9,"}
-    assert len(tails) == 51  # each meets the seal by itself
+    assert reads.alone == [20] * 50  # each meets the seal by itself
 
 
 async def test_h11_a_stream_that_begins_earlier_joins_the_others(tmp_path: Path) -> None:
-    async with counted(tmp_path) as (served, tails):
+    async with counted(tmp_path) as (served, reads):
         await served.store.append("a", b"before,")
         waiting, behind = bytearray(), bytearray()
         async with anyio.create_task_group() as tasks:
@@ -78,7 +92,7 @@ async def test_h11_a_stream_that_begins_earlier_joins_the_others(tmp_path: Path)
             for data in (b"x", b"y"):
                 await served.store.append("a", data)
                 await until(lambda: behind.endswith(data) and waiting.endswith(data))  # noqa: B023
-            assert tails == [7, 0]
+            assert reads == ([7, 8], [0])
             await served.store.seal_segment("a")
 
     assert waiting == b"xy"
@@ -87,7 +101,7 @@ async def test_h11_a_stream_that_begins_earlier_joins_the_others(tmp_path: Path)
 
 async def test_h11_a_slow_stream_delays_no_other_and_gets_every_byte(tmp_path: Path) -> None:
     block, count = bytes(range(256)) * 4096, 16
-    async with counted(tmp_path, block_bytes=len(block)) as (served, tails):
+    async with counted(tmp_path, block_bytes=len(block)) as (served, reads):
         quick = bytearray()
         slow = await served.raw(b"GET /v1/segments/a/tail?stream=true HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await until(lambda: served.gateway.tails == 1)
@@ -104,7 +118,7 @@ async def test_h11_a_slow_stream_delays_no_other_and_gets_every_byte(tmp_path: P
         await slow.aclose()
 
     assert quick == block * count
-    assert len(tails) > 2
+    assert len(reads.alone) > 2  # the seal, which each meets, and the slow one before
     assert unchunked(bytes(received)) == block * count
 
 

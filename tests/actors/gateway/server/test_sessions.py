@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -228,6 +229,89 @@ async def test_n4_appended_bytes_are_pushed_to_each_tail(a: ServedStore) -> None
         found = [await client.next() for _ in tails]
 
     assert sorted((frame.call, frame.payload) for frame in found) == [(call, b"hello") for call in tails]
+
+
+# --- tails that wait without a task ----------------------------------------------------------------
+
+
+def answers(a: ServedStore) -> dict[tuple[str, int], int]:
+    return a.gateway.metrics.operation("tail").answers
+
+
+async def test_n8_a_waiting_tail_has_no_task(a: ServedStore) -> None:
+    async with raw_session(a) as client:
+        await client.status("GET", "/health")
+        before = len(asyncio.all_tasks())
+        for _ in range(50):
+            await client.begin("GET", TAIL)
+            assert (await client.next()).kind == Kind.ANSWER
+        await until(lambda: len(asyncio.all_tasks()) == before)
+        assert a.gateway.tails == a.gateway.metrics.operation("tail").in_flight == 50
+        assert not answers(a)
+
+        await a.store.append("a", b"x")
+        assert {(await client.next()).payload for _ in range(50)} == {b"x"}
+        await until(lambda: len(asyncio.all_tasks()) == before)
+
+    await until(lambda: answers(a) == {("GET", 499): 50})
+    assert a.gateway.tails == a.gateway.metrics.operation("tail").in_flight == 0
+
+
+async def test_n8_a_tail_whose_window_is_full_waits_again_once_it_is_taken(a: ServedStore) -> None:
+    async with raw_session(a) as client:
+        slow, quick = await client.begin("GET", TAIL, window=2), await client.begin("GET", TAIL)
+        found = {slow: b"", quick: b""}
+        for _ in found:
+            await client.next()
+        await until(lambda: a.gateway.tails == 2)
+        before = len(asyncio.all_tasks())
+        for data in (b"abc", b"def", b"g"):
+            await a.store.append("a", data)
+        while found != {slow: b"ab", quick: b"abcdefg"}:
+            frame = await client.next()
+            found[frame.call] += frame.payload
+        await client.send(slow, Kind.WINDOW, *number_parts(1000))
+        while found[slow] != b"abcdefg":
+            found[slow] += (await client.next()).payload
+        await until(lambda: a.gateway.tails == 2 and len(asyncio.all_tasks()) == before)
+
+        await a.store.append("a", b"h")
+        frames = [await client.next() for _ in found]
+
+    assert {(frame.call, frame.payload) for frame in frames} == {(slow, b"h"), (quick, b"h")}
+
+
+async def test_n8_a_waiting_tail_ends_with_its_segment(a: ServedStore) -> None:
+    await a.store.create_segment("b")
+    async with raw_session(a) as client:
+        sealed = await client.begin("GET", TAIL)
+        deleted = await client.begin("GET", TAIL.replace("/a/", "/b/"))
+        for _ in range(2):
+            await client.next()
+        await until(lambda: a.gateway.tails == 2)
+        await a.store.seal_segment("a")
+        end = await client.next()
+        assert (end.call, end.kind, end.is_last) == (sealed, Kind.BODY, True)
+
+        await a.store.delete_segment("b")
+        await a.store.create_segment("b")
+        await a.store.append("b", b"other")
+        broken = await client.next()
+
+    assert (broken.call, broken.kind) == (deleted, Kind.BROKEN)
+    await until(lambda: answers(a) == {("GET", 200): 2})
+
+
+async def test_n8_a_stopping_server_ends_waiting_tails_cleanly(a: ServedStore) -> None:
+    async with raw_session(a) as client:
+        tail = await client.begin("GET", TAIL)
+        await client.next()
+        await until(lambda: a.gateway.tails == 1)
+        a.gateway.drain()
+        end = await client.next()
+
+    assert (end.call, end.kind, end.is_last, end.payload) == (tail, Kind.BODY, True, b"")
+    assert answers(a) == {("GET", 200): 1}
 
 
 # --- the end --------------------------------------------------------------------------------------
