@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from typing import NoReturn
 
@@ -43,6 +43,7 @@ from benchmarks import (
     verifying,
 )
 from benchmarks.harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
+from benchmarks.peers import command as peers
 from tierlog.actors.kernel.exits import first_leaf
 
 MODULES = (
@@ -89,6 +90,9 @@ examples:
   scripts/bench --backend trio           the same on trio
   scripts/bench --quick                  seconds instead of minutes; shows that all run, without
                                          meaningful figures
+  scripts/bench --peers                  SQLite, Kafka, NATS and Redis beside tierlog, in turns
+  scripts/bench --peers kafka restart    one of them, at one workload
+  scripts/bench --peers --write          the same, written to docs/performance.md
 
 Run it on the disk that matters: in a folder in memory syncs cost nothing.
 """
@@ -142,17 +146,34 @@ def parser() -> Parser:
         choices=("asyncio+uvloop", "asyncio", "trio"),
         help="event loop (default: asyncio+uvloop if installed)",
     )
+    made.add_argument(
+        "--peers",
+        action="store_true",
+        help=f"run the peers side by side; NAME is one of {', '.join(peers.NAMES)}",
+    )
+    made.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help=f"rounds of the peers, of which medians are shown (default: {peers.ROUNDS}; with --quick 1)",
+    )
+    made.add_argument(
+        "--write", action="store_true", help="write the peers' table and plot to docs/performance.md"
+    )
     made.add_argument("--from", dest="start", default=".", help=argparse.SUPPRESS)
     return made
 
 
-def choose(names: Sequence[str], made: Parser) -> list[Benchmark]:
+def check_names(names: Sequence[str], there: Collection[str], made: Parser) -> None:
     for name in names:
-        if name not in BENCHMARKS:
-            close = difflib.get_close_matches(name, BENCHMARKS, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(BENCHMARKS)}"
+        if name not in there:
+            close = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(there)}"
             made.error(f"there is no benchmark {name!r}; {hint}")
 
+
+def choose(names: Sequence[str], made: Parser) -> list[Benchmark]:
+    check_names(names, BENCHMARKS, made)
     return [BENCHMARKS[name] for name in dict.fromkeys(names)] or list(BENCHMARKS.values())
 
 
@@ -260,9 +281,32 @@ def describe(error: BaseException) -> str:
     return str(cause) if isinstance(cause, BenchmarkError) else f"{type(cause).__name__}: {cause}"
 
 
+def run_peers(options: argparse.Namespace, made: Parser, console: Console) -> int:
+    check_names(options.names, peers.NAMES, made)
+    if options.write and options.quick:
+        made.error("--quick has no figures that are worth to --write")
+    if options.backend not in {None, default_backend()} or find_spec("uvloop") is None:
+        made.error("the peers' clients run on asyncio+uvloop only")
+    chosen = peers.PeerOptions(
+        options.names, options.rounds or (1 if options.quick else peers.ROUNDS), options.quick, options.write
+    )
+    folder = make_folder(options, made)
+    try:
+        return peers.run_peers(
+            chosen, folder, file_system(folder), lambda text: show_progress("peers", text), console
+        )
+    except KeyboardInterrupt:
+        print("bench: interrupted; the data is removed", file=sys.stderr)
+        return 130
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(arguments)
+    if options.peers:
+        return run_peers(options, made, Console(width=None if sys.stdout.isatty() else 240))
     benchmarks = choose(options.names, made)
     # A pipe has no width, so nothing is truncated.
     console = Console(width=None if sys.stdout.isatty() else 140)

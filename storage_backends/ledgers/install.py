@@ -11,7 +11,7 @@ import os
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -70,9 +70,18 @@ async def install(
     java = find_java()
     await anyio.to_thread.run_sync(check_java, java)
     groups = {CLIENT, COMPILER, SERVER} if server else {CLIENT, COMPILER}
+    wanted = [each for each in artifacts() if each.group in groups]
     async with _locked(installation, waits):
-        await download(installation, groups, mirror, advance)
+        await _download(installation, wanted, mirror, advance)
         await anyio.to_thread.run_sync(compile_program, installation, java, sidecar())
+
+
+async def download(
+    installation: Installation, wanted: Sequence[Artifact], mirror: str, advance: Advance
+) -> None:
+    """Only the files, of any list. Raises the errors of ``install``."""
+    async with _locked(installation, lambda: None):
+        await _download(installation, wanted, mirror, advance)
 
 
 @asynccontextmanager
@@ -109,10 +118,9 @@ def _has_locked(lock: int) -> bool:
     return True
 
 
-async def download(
-    installation: Installation, groups: Collection[str], mirror: str, advance: Advance
+async def _download(
+    installation: Installation, wanted: Sequence[Artifact], mirror: str, advance: Advance
 ) -> None:
-    wanted = [each for each in artifacts() if each.group in groups]
     missing = [each for each in wanted if not _is_whole(installation.jar(each), each)]
     advance(0, sum(each.size for each in missing))
     # Its user and password are in no request's URL, and so in no error.

@@ -41,8 +41,12 @@ class Artifact:
 
 @cache
 def artifacts() -> Sequence[Artifact]:
-    lines = (_HERE / "artifacts.txt").read_text("utf-8").splitlines()
-    found = [line.split() for line in lines if not line.startswith("#")]
+    return read_artifacts(_HERE / "artifacts.txt")
+
+
+def read_artifacts(path: Path) -> Sequence[Artifact]:
+    """A list of files, one a line; those that begin with # are comments."""
+    found = [line.split() for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
     return tuple(Artifact(group, path, int(size), digest) for group, path, size, digest in found)
 
 

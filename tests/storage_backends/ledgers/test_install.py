@@ -118,8 +118,8 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 
 async def fetch(folder: Path, mirror: Mirror, *groups: str) -> list[tuple[int, int]]:
     seen: list[tuple[int, int]] = []
-    (folder / "jars").mkdir(exist_ok=True)
-    await download(Installation(folder), groups, f"{mirror.url}/", lambda *step: seen.append(step))
+    wanted = [each for each in LIST if each.group in groups]
+    await download(Installation(folder), wanted, f"{mirror.url}/", lambda *step: seen.append(step))
     return seen
 
 

@@ -1,0 +1,50 @@
+"""tierlog over the network: ``tierlog serve`` with one host, and a client with its session."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import tierlog
+from benchmarks.peers.contract import Kind, Peer, Restarts
+from benchmarks.peers.embedded import Segments
+from benchmarks.peers.servers import Created, Loaded, Server, ServerRestarts, free_port, served
+
+
+def _server(folder: Path) -> Server:
+    port = free_port()
+    data = str(folder / "data")
+    options = ["--hosts=1", f"--listen=127.0.0.1:{port}"]
+    return Server([sys.executable, "-m", "tierlog", "serve", data, *options], folder, port)
+
+
+@asynccontextmanager
+async def _connect(server: Server) -> AsyncIterator[Created]:
+    async with tierlog.connect(f"http://127.0.0.1:{server.port}") as client:
+        yield Segments(client)
+
+
+def _open(folder: Path) -> AbstractAsyncContextManager[Peer]:
+    return served(_server(folder), _connect)
+
+
+@asynccontextmanager
+async def _restarts(folder: Path) -> AsyncIterator[Restarts]:
+    server = _server(folder)
+    yield ServerRestarts(server, _connect, Loaded(folder), loader=server)
+
+
+KINDS = (
+    Kind(
+        "tierlog-service",
+        "tierlog, service",
+        "service",
+        "the event is synced in the log",
+        is_synced=True,
+        open=_open,
+        version=lambda: f"tierlog {tierlog.__version__}",
+        restarts=_restarts,
+    ),
+)
