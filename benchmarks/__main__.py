@@ -285,16 +285,19 @@ def run_peers(options: argparse.Namespace, made: Parser, console: Console) -> in
     check_names(options.names, peers.NAMES, made)
     if options.write and options.quick:
         made.error("--quick has no figures that are worth to --write")
-    if options.backend not in {None, default_backend()} or find_spec("uvloop") is None:
+    if options.backend not in {None, "asyncio+uvloop"}:
         made.error("the peers' clients run on asyncio+uvloop only")
-    chosen = peers.PeerOptions(
-        options.names, options.rounds or (1 if options.quick else peers.ROUNDS), options.quick, options.write
-    )
+    if options.rounds is not None and options.rounds < 1:
+        made.error("--rounds is a number from 1 on")
+    rounds = options.rounds or (1 if options.quick else peers.ROUNDS)
+    chosen = peers.PeerOptions(options.names, rounds, options.quick, options.json, options.write)
+    if options.list:
+        peers.print_list(chosen, console)
+        return 0
+
     folder = make_folder(options, made)
     try:
-        return peers.run_peers(
-            chosen, folder, file_system(folder), lambda text: show_progress("peers", text), console
-        )
+        return peers.run_peers(chosen, folder, file_system(folder), show_progress, console)
     except KeyboardInterrupt:
         print("bench: interrupted; the data is removed", file=sys.stderr)
         return 130

@@ -225,16 +225,18 @@ class Segments:
             rest = data[end:]
 
     async def read(self, stream: int, count: int) -> AsyncIterator[Sequence[bytes]]:
-        position = 0
+        position, rest = 0, b""
         while count:
             block = await self._store.read(self._names[stream], position, self._BLOCK)
-            end = tierlog.events.boundaries(block)[-1]
-            events = tierlog.events.decode(memoryview(block)[:end])
-            if not events:
+            if not block:
                 raise BenchmarkError(f"{count} events are missing at {position}")
+            position += len(block)
+            data = rest + block
+            end = tierlog.events.boundaries(data)[-1]
+            events = tierlog.events.decode(memoryview(data)[:end])
+            rest = data[end:]
             yield events
             count -= len(events)
-            position += end
 
 
 @asynccontextmanager

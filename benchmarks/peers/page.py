@@ -3,6 +3,7 @@ markers, with a plot beside it."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Console
 from rich.table import Table
@@ -32,13 +34,28 @@ def median(figures: Figures, workload: Workload, kind: Kind) -> float | None:
     return statistics.median(found) if found else None
 
 
-def _cell(figures: Figures, workload: Workload, kind: Kind) -> str:
+def _cell(figures: Figures, workload: Workload, kind: Kind, *, with_range: bool) -> str:
     middle = median(figures, workload, kind)
     if middle is None:
         reason = figures.missing.get((workload.name, kind.name), "")
         return "-" if workload.name in kind.leaves_out else reason.partition(":")[0]
     found = figures.found[workload.name, kind.name]
-    return f"{number(middle)} ({number(min(found))}-{number(max(found))})"
+    return f"{number(middle)} ({number(min(found))}-{number(max(found))})" if with_range else number(middle)
+
+
+def json_lines(plan: Plan, figures: Figures) -> Iterator[str]:
+    """One object for each peer and workload; without figures it has a ``reason``."""
+    for workload in plan.workloads:
+        for kind in plan.kinds:
+            key = (workload.name, kind.name)
+            about = {"workload": workload.name, "peer": kind.name, "unit": workload.unit}
+            about |= {"synced": kind.is_synced, "lower_is_better": workload.lower_is_better}
+            known = (
+                {"value": median(figures, workload, kind), "rounds": figures.found[key]}
+                if key in figures.found
+                else {"reason": figures.missing[key]}
+            )
+            yield json.dumps(about | known)
 
 
 def print_table(plan: Plan, figures: Figures, console: Console, title: str) -> None:
@@ -47,10 +64,11 @@ def print_table(plan: Plan, figures: Figures, console: Console, title: str) -> N
     for workload in plan.workloads:
         table.add_column(f"{workload.title}, {workload.unit}", justify="right")
     for kind in plan.kinds:
-        cells = (_cell(figures, workload, kind) for workload in plan.workloads)
+        cells = (_cell(figures, workload, kind, with_range=False) for workload in plan.workloads)
         table.add_row(kind.title + ("" if kind.is_synced else " *"), *cells)
     console.print(table)
-    console.print("Medians (and ranges). * not synced at the ack.")
+    if not all(kind.is_synced for kind in plan.kinds):
+        console.print("* not synced at the ack")
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -63,7 +81,7 @@ def write_page(plan: Plan, figures: Figures, page: Path, file_system: str) -> No
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{page.name} has no {BEGIN} and {END}")
-    section = "\n".join(_section(plan, figures, page, file_system))
+    section = "\n".join(map(_wrapped, _section(plan, figures, page, file_system)))
     page.write_text(f"{before}{BEGIN}\n{section}\n{END}{after}", encoding="utf-8")
     page.with_suffix(".svg").write_text(plot(plan, figures), encoding="utf-8")
 
@@ -83,7 +101,7 @@ def _section(plan: Plan, figures: Figures, page: Path, file_system: str) -> Iter
         yield f"| peer | what is durable at the ack | {' | '.join(columns)} |"
         yield f"| --- | --- |{' ---: |' * len(columns)}"
         for kind in kinds:
-            cells = " | ".join(_cell(figures, workload, kind) for workload in plan.workloads)
+            cells = " | ".join(_cell(figures, workload, kind, with_range=True) for workload in plan.workloads)
             yield f"| {kind.title} | {kind.promise} | {cells} |"
     absent = dict.fromkeys(
         f"- {workload.title}, {kind.title}: {reason}"
@@ -95,6 +113,11 @@ def _section(plan: Plan, figures: Figures, page: Path, file_system: str) -> Iter
         yield from ("", "### Without a figure", "", *absent)
     yield from ("", "### Rows that tierlog loses", "")
     yield from list(_lost(plan, figures)) or ["None, at the same promise and in the same place."]
+
+
+def _wrapped(line: str) -> str:
+    """A table's row is one line."""
+    return line if line.startswith("|") else fill(line, 110, subsequent_indent="  " * line.startswith("-"))
 
 
 def _has_figures(plan: Plan, figures: Figures, kind: Kind) -> bool:

@@ -38,7 +38,8 @@ class Plan:
     rounds: int
     warms_up: bool
     """Whether there is one more round at first, which is not counted."""
-    progress: Callable[[str], None]
+    progress: Callable[[str, str], None]
+    """Is called with what is done, and how far it is."""
     unavailable: Mapping[str, str]
     """What is missing to run a kind here, by its name."""
 
@@ -91,7 +92,7 @@ async def _measure_together(plan: Plan, folder: Path, figures: Figures) -> None:
             wanted = [workload for workload in workloads if figures.takes_part(kind, workload)]
             if not wanted:
                 continue
-            plan.progress(f"starting {kind.title}")
+            plan.progress("starting", kind.title)
             try:
                 peer = await stack.enter_async_context(kind.open(_own(folder, kind, "together")))
                 if any(workload.name == "history" for workload in wanted):
@@ -108,7 +109,7 @@ async def _measure_together(plan: Plan, folder: Path, figures: Figures) -> None:
                 for name, peer in peers.items()
             }
             await _in_turns(plan, workload, measures, figures)
-        plan.progress("stopping")
+        plan.progress("stopping", "")
 
 
 async def _measure_restarts(plan: Plan, workload: Workload, folder: Path, figures: Figures) -> None:
@@ -119,7 +120,7 @@ async def _measure_restarts(plan: Plan, workload: Workload, folder: Path, figure
             if not figures.takes_part(kind, workload):
                 continue
             assert kind.restarts is not None
-            plan.progress(f"{workload.name}: loading {kind.title}")
+            plan.progress(workload.name, f"loading {kind.title}")
             try:
                 peer = await stack.enter_async_context(kind.restarts(_own(folder, kind, "restart")))
                 await peer.load(plan.sizes.restart)
@@ -133,10 +134,10 @@ async def _measure_restarts(plan: Plan, workload: Workload, folder: Path, figure
 async def _in_turns(plan: Plan, workload: Workload, measures: dict[str, Measure], figures: Figures) -> None:
     kinds = [kind for kind in plan.kinds if kind.name in measures and figures.takes_part(kind, workload)]
     for number in range(0 if plan.warms_up else 1, plan.rounds + 1):
+        plan.progress(workload.name, f"round {number} of {plan.rounds}" if number else "warming up")
         for kind in kinds:
             if not figures.takes_part(kind, workload):  # It failed in an earlier round.
                 continue
-            plan.progress(f"{workload.name}: round {number} of {plan.rounds}, {kind.title}")
             gc.collect()
             try:
                 with anyio.fail_after(_SECONDS_MAX):

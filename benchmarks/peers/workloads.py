@@ -29,7 +29,7 @@ class Sizes:
     """Events that are there at a restart."""
 
 
-FULL = Sizes(1.5, 200, 65_536, 500_000)
+FULL = Sizes(1.0, 200, 65_536, 500_000)
 QUICK = Sizes(0.05, 5, 2_000, 2_000)
 
 
