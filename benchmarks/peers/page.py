@@ -25,8 +25,28 @@ BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 _NOISE = 1.05
 """Two medians that differ by less are equal."""
 
-REASONS: dict[tuple[str, str], str] = {}
-"""Why a row of tierlog's is lost, by its name and the workload's."""
+_OF_EACH = (
+    "Each append is checked, and has an offset and an answer of its own; SQLite's queue wakes all that wait "
+    "for a transaction at once."
+)
+_BOTH_ENDS = (
+    "The time is CPU time: client and host are Python, and need several times that of a compiled server and "
+    "its client."
+)
+REASONS = {
+    ("tierlog", "one"): "Between the event loop and the log's thread an append takes more CPU time than a "
+    "transaction of SQLite's does.",
+    ("tierlog", "many"): _OF_EACH,
+    ("tierlog", "streams"): _OF_EACH,
+    ("tierlog", "restart"): "It imports and opens more: SQLite is one library in C.",
+    ("tierlog-service", "one"): _BOTH_ENDS,
+    ("tierlog-service", "many"): _BOTH_ENDS,
+    ("tierlog-service", "delivery"): _BOTH_ENDS,
+    ("tierlog-service", "restart"): "Two Python processes start one after the other, the supervisor and its "
+    "host; a compiled server is one process.",
+}
+"""Why a row of tierlog's is lost, where it is, by its name and the workload's. Measured as CPU time for each
+event; a row without one says so."""
 
 
 def median(figures: Figures, workload: Workload, kind: Kind) -> float | None:
@@ -48,14 +68,13 @@ def json_lines(plan: Plan, figures: Figures) -> Iterator[str]:
     for workload in plan.workloads:
         for kind in plan.kinds:
             key = (workload.name, kind.name)
-            about = {"workload": workload.name, "peer": kind.name, "unit": workload.unit}
-            about |= {"synced": kind.is_synced, "lower_is_better": workload.lower_is_better}
-            known = (
-                {"value": median(figures, workload, kind), "rounds": figures.found[key]}
-                if key in figures.found
-                else {"reason": figures.missing[key]}
-            )
-            yield json.dumps(about | known)
+            line: dict[str, object] = {"workload": workload.name, "peer": kind.name, "unit": workload.unit}
+            line |= {"synced": kind.is_synced, "lower_is_better": workload.lower_is_better}
+            if key in figures.found:
+                line |= {"value": median(figures, workload, kind), "rounds": figures.found[key]}
+            else:
+                line |= {"reason": figures.missing[key]}
+            yield json.dumps(line)
 
 
 def print_table(plan: Plan, figures: Figures, console: Console, title: str) -> None:

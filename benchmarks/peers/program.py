@@ -11,7 +11,7 @@ import anyio
 
 from benchmarks.harness import payloads
 from benchmarks.peers.contract import EVENT_BYTES, fill
-from benchmarks.peers.embedded import running_sqlite, running_store
+from benchmarks.peers.streams import running_sqlite, running_store
 
 
 async def main(*arguments: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import tierlog
 from benchmarks.peers.contract import Kind, Peer, Restarts
-from benchmarks.peers.embedded import Segments
 from benchmarks.peers.servers import Created, Loaded, Server, ServerRestarts, free_port, served
+from benchmarks.peers.streams import Segments
 
 
 def _server(folder: Path) -> Server:
