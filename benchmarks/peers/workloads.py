@@ -57,10 +57,10 @@ async def _appends(
     async def write(writer: int) -> None:
         nonlocal acked
         for number in itertools.count():
-            if time.perf_counter() - begin > seconds:
-                return
             done = await append(writer, number)
             acked += done
+            if time.perf_counter() - begin > seconds:
+                return
 
     async with anyio.create_task_group() as tasks:
         for writer in range(in_flight):
