@@ -159,7 +159,7 @@ async def test_another_file_than_the_pinned_one_is_refused(mirror: Mirror, tmp_p
     with pytest.raises(DataCorruption, match="use another mirror"):
         await fetch(tmp_path, mirror, CLIENT)
 
-    assert list((tmp_path / "jars").iterdir()) == []
+    assert not (tmp_path / "jars").exists()
 
 
 @pytest.mark.parametrize("begun", [0, 4_000, 6_000])
@@ -174,7 +174,7 @@ async def test_a_file_longer_than_the_pinned_one_is_refused_at_once(
     with pytest.raises(DataCorruption, match="more than the 5000 bytes .*use another mirror"):
         await fetch(tmp_path, mirror, CLIENT)
 
-    assert list(part.parent.iterdir()) == []
+    assert not part.parent.exists()
     assert mirror.sent < _ENDLESS
 
 
