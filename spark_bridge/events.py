@@ -191,7 +191,9 @@ def encode_arrow(column: pa.Array) -> Frames:
     _, offsets, data = joined.buffers()
     kind = np.int64 if pa.types.is_large_binary(joined.type) else np.int32
     bounds = np.frombuffer(offsets, kind)[joined.offset : joined.offset + len(joined) + 1].astype(np.int64)
-    return Frames(memoryview(data)[int(bounds[0]) : int(bounds[-1])], (bounds[1:] - bounds[0]).tolist())
+    # A view, because few of the ends are looked at: no Python integer for each row.
+    ends = memoryview(bounds[1:] - bounds[0])
+    return Frames(memoryview(data)[int(bounds[0]) : int(bounds[-1])], ends)
 
 
 def _as_binary(column: pa.Array) -> pa.Array:

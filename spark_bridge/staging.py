@@ -102,7 +102,7 @@ def pack(batches: Iterable[Frames], size: int) -> Iterator[bytes]:
 def cuts(ends: Sequence[int], size: int, waiting: int) -> Iterator[int]:
     """Where to cut a batch with frames that end at ``ends``, when ``waiting`` bytes precede it. The bytes
     after the last cut wait for the next batch."""
-    begin, last = 0, ends[-1] if ends else 0
+    begin, last = 0, ends[-1] if len(ends) else 0
     while waiting + last - begin >= size:
         fitting = bisect_right(ends, begin + size - waiting)
         cut = ends[fitting - 1] if fitting else 0
