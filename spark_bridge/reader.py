@@ -25,7 +25,6 @@ from ..storage_backends.base.segments import SegmentInfo
 from . import events
 from .connections import connections, new_id
 from .history import History, Refusals, read_extents
-from .lts import Chunks, planner
 from .options import Edge, Offsets, Options
 from .ranges import Block, Range, ReadClient, ServiceBytes, plan
 from .schema import OFFSET, SEGMENT, VALUE, Column, arrow_schema
@@ -33,6 +32,8 @@ from .worker_heap import worker_heap
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .lts import Chunks
 
 
 class RangePartition(InputPartition):
@@ -59,6 +60,8 @@ class TierlogReader(DataSourceReader):
         options = self.options
         if not options.lts:
             return [RangePartition(part) for part in _ranges(connections.client(options), options)]
+
+        from .lts import planner
 
         with planner(options.lts) as view:
             return [

@@ -1,5 +1,9 @@
 """The data source: checks options and schema on the driver, before any task runs, and creates readers and
-writers."""
+writers.
+
+Spark starts a Python process for each step of its own: one that looks for data sources, one that makes them,
+others that plan reads and writes. All import this module, so it imports the rest of the bridge only where a
+step needs it."""
 
 from __future__ import annotations
 
@@ -7,17 +11,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from ..storage_backends.base.errors import InvalidArgument
-from . import options as rules
-from .options import Options, Rows, parse_options
-from .reader import TierlogReader
-from .schema import READ_SCHEMA, VALUE_SCHEMA, columns_of, read_columns, written_column
-from .stream_reader import TierlogStreamReader
-from .worker_heap import worker_heap
-from .writer import BatchArrowWriter, BatchRowWriter, Job, StreamArrowWriter, StreamRowWriter, batch_identity
-
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from .options import Options
+    from .reader import TierlogReader
+    from .stream_reader import TierlogStreamReader
+    from .writer import BatchArrowWriter, BatchRowWriter, Job, StreamArrowWriter, StreamRowWriter
 
 
 class TierlogDataSource(DataSource):
@@ -54,26 +54,45 @@ class TierlogDataSource(DataSource):
         return "tierlog"
 
     def schema(self) -> str:
+        from .schema import READ_SCHEMA, VALUE_SCHEMA
+
         return READ_SCHEMA if self._options().include_metadata else VALUE_SCHEMA
 
     def reader(self, schema: StructType) -> TierlogReader:
+        from .options import check_batch_read
+        from .reader import TierlogReader
+        from .schema import columns_of, read_columns
+        from .worker_heap import worker_heap
+
         # Spark plans a read in one of its Python workers, which it uses again for tasks.
         worker_heap.begin()
         options = self._options()
-        rules.check_batch_read(options)
+        check_batch_read(options)
         return TierlogReader(options, read_columns(columns_of(schema)))
 
     def streamReader(self, schema: StructType) -> TierlogStreamReader:  # noqa: N802 - Spark calls it so
+        from .options import check_stream_read
+        from .schema import columns_of, read_columns
+        from .stream_reader import TierlogStreamReader
+
         options = self._options()
-        rules.check_stream_read(options)
+        check_stream_read(options)
         return TierlogStreamReader(options, read_columns(columns_of(schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchArrowWriter | BatchRowWriter:
+        from .options import Rows, check_batch_write
+        from .writer import BatchArrowWriter, BatchRowWriter, batch_identity
+
         if overwrite:
+            from ..storage_backends.base.errors import InvalidArgument
+
             raise InvalidArgument("a segment cannot be overwritten: write with mode('append')")
 
         options = self._options()
-        job = self._job(options, rules.check_batch_write(options), schema)
+        job = self._job(options, check_batch_write(options), schema)
+        # A wrong endpoint is one error on the driver here; later it would be one for each attempt of each
+        # task.
+        job.prepare()
         kind = BatchArrowWriter if options.rows is Rows.ARROW else BatchRowWriter
         # Drawn here, because Spark pickles this one writer into every task and its retries.
         return kind(job, batch_identity(job))
@@ -81,17 +100,23 @@ class TierlogDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter | StreamRowWriter:  # noqa: N802
         """In complete mode (``overwrite``) each micro-batch appends the whole result again, as Spark's Kafka
         sink does."""
+        from .options import Rows, check_stream_write
+        from .writer import StreamArrowWriter, StreamRowWriter
+
         options = self._options()
-        job = self._job(options, rules.check_stream_write(options), schema)
+        job = self._job(options, check_stream_write(options), schema)
+        job.prepare_batch()
         return StreamArrowWriter(job) if options.rows is Rows.ARROW else StreamRowWriter(job)
 
     def _options(self) -> Options:
+        from .options import parse_options
+
         return parse_options(self.options)
 
     def _job(self, options: Options, target: str, schema: StructType) -> Job:
+        from .schema import columns_of, written_column
+        from .worker_heap import worker_heap
+        from .writer import Job
+
         worker_heap.begin()
-        job = Job(options, target, written_column(columns_of(schema)))
-        # A wrong endpoint is one error on the driver here; later it would be one for each attempt of each
-        # task.
-        job.prepare()
-        return job
+        return Job(options, target, written_column(columns_of(schema)))

@@ -1,15 +1,15 @@
 """Tunes the heap of reused Python workers: freezes long-lived objects, and lets Arrow reuse memory.
 
 Spark's daemon collects all garbage after each task of a worker. That visits every object of every module: 30
-to 60 ms of a core, four times in each micro-batch, for tasks that take 2 to 6 ms. The objects that are alive
-when the second task begins have survived such a collection: modules, connections. They are frozen then, once,
-and later collections visit only newer objects.
+to 60 ms of a core, four times in each micro-batch, for tasks that take 2 to 6 ms. What a worker has loaded
+when its first task begins is frozen then, and what that task left (connections, pandas) when the second one
+begins; later collections visit only newer objects.
 
 Arrow's own allocators return a batch of megabytes to the system and take new pages for the next one, which
 costs more than copying it. The C library's allocator keeps them.
 
-A cycle that was frozen and becomes garbage later is never freed. That is little memory, because freezing
-happens once. Processes that Spark's daemon did not start are not touched."""
+A cycle that was frozen, and is or becomes garbage, is never freed. That is little memory, because freezing
+happens twice. Processes that Spark's daemon did not start are not touched."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class WorkerHeap:
 
         if self._begun == 1:
             self._keep_memory()
-        else:
-            self._freeze()
+        self._freeze()
 
 
 def program() -> str:

@@ -1,4 +1,4 @@
-"""The heap of a worker that is used again: its modules are frozen, once, in Spark's workers only."""
+"""The heap of a worker that is used again: its modules are frozen, in Spark's workers only."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DAEMON = "pyspark.daemon"
 @pytest.mark.parametrize(
     ("program", "expected"),
     [
-        (DAEMON, [["kept"], ["kept", "frozen"], ["kept", "frozen"], ["kept", "frozen"]]),
+        (DAEMON, [["kept", "frozen"], *[["kept", "frozen", "frozen"]] * 3]),
         ("notebook", [[]] * 4),
         ("", [[]] * 4),
     ],
 )
-def test_a_worker_of_sparks_daemon_keeps_memory_at_once_and_freezes_its_heap_at_its_second_piece_of_work(
+def test_a_worker_of_sparks_daemon_keeps_memory_at_once_and_freezes_its_heap_twice(
     program: str, expected: list[list[str]]
 ) -> None:
-    """Each once. Nobody else's process is changed."""
+    """When its first two pieces of work begin. Nobody else's process is changed."""
     done: list[str] = []
     heap = WorkerHeap(lambda: done.append("frozen"), lambda: done.append("kept"), lambda: program)
     found = []
