@@ -11,6 +11,7 @@ frames was appended, the task that reads there fails."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
@@ -161,22 +162,34 @@ def _no_events(segment: str, offset: int, why: str) -> DataCorruption:
     )
 
 
-def walk(source: BytesSource, segment: str, start: int, end: int, until: int | None = None) -> Iterator[int]:
-    """Every boundary after ``start`` up to ``end``, or up to the first one at or after ``until`` and possibly
-    one more."""
-    position, until = start, end if until is None else until
-    while position < until:
-        size = min(WALK_BYTES, until + events.HEADER_BYTES - position, end - position)
-        data = source.read(segment, position, size)
-        found = boundaries_at(data, segment, position)
-        for boundary in found[1:]:
-            yield position + boundary
-        position += found[-1]
-        cut_off = len(data) - found[-1]
-        if cut_off >= events.HEADER_BYTES or found[-1] == 0:
+class Around(NamedTuple):
+    """The boundaries next to a position."""
+
+    before: int
+    """The last one at or before it."""
+    after: int
+    """The first one at or after it."""
+
+
+def around(source: BytesSource, segment: str, start: int, end: int, position: int) -> Around:
+    """``start`` and ``end`` are boundaries, ``position`` lies between them."""
+    begin = start
+    while begin < position:
+        size = min(WALK_BYTES, position + events.HEADER_BYTES - begin, end - begin)
+        data = source.read(segment, begin, size)
+        found = boundaries_at(data, segment, begin)
+        if begin + found[-1] >= position:
+            index = bisect_left(found, position - begin)
+            after = begin + found[index]
+            return Around(after if after == position else begin + found[index - 1], after)
+        before = begin + found[-1]
+        begin = before
+        if len(data) - found[-1] >= events.HEADER_BYTES or found[-1] == 0:
             # Its header gives the start of the next frame, so the rest of it need not be read.
-            position += _frame_size(data[found[-1] :], segment, position, end)
-            yield position
+            begin += _frame_size(data[found[-1] :], segment, before, end)
+            if begin > position:
+                return Around(before, begin)
+    return Around(begin, begin)
 
 
 def near(source: BytesSource, segment: str, start: int, position: int) -> int:
@@ -194,14 +207,7 @@ def near(source: BytesSource, segment: str, start: int, position: int) -> int:
 def first_boundary(source: BytesSource, whole: Range, start: int, position: int) -> int:
     """The first boundary at or after ``position``, which lies in ``whole``; ``start`` is an earlier one."""
     begin = near(source, whole.segment, start, position)
-    return next(
-        (
-            boundary
-            for boundary in walk(source, whole.segment, begin, whole.end, position)
-            if boundary >= position
-        ),
-        begin,
-    )
+    return around(source, whole.segment, begin, whole.end, position).after
 
 
 def split(source: BytesSource, whole: Range, size: int) -> Iterator[Range]:
@@ -243,12 +249,8 @@ def admit(source: BytesSource, backlog: Sequence[Range], limit: int) -> Mapping[
 
 
 def _admitted(source: BytesSource, whole: Range, share: int) -> int:
-    limit = whole.start + share
-    last = near(source, whole.segment, whole.start, limit)
-    for boundary in walk(source, whole.segment, last, whole.end, limit + 1):
-        if boundary > limit:
-            # One event at least, or the stream would stand still.
-            return boundary if last == whole.start else last
-
-        last = boundary
-    return last
+    limit = whole.start + max(share, 1)
+    begin = near(source, whole.segment, whole.start, limit)
+    found = around(source, whole.segment, begin, whole.end, limit)
+    # One event at least, or the stream would stand still.
+    return found.after if found.before == whole.start else found.before

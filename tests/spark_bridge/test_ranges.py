@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierlog.spark_bridge import events, ranges
-from tierlog.spark_bridge.ranges import Range, admit, blocks, plan, split, walk
+from tierlog.spark_bridge.ranges import Range, admit, around, blocks, plan, split
 from tierlog.storage_backends.base.errors import DataCorruption
 
 
@@ -75,20 +75,28 @@ def test_the_next_block_is_read_while_the_caller_has_one() -> None:
 
 
 @settings(max_examples=50)
-@given(some_events, st.integers(4, 64))
-def test_a_walk_finds_every_boundary(given_events: list[bytes], block: int) -> None:
+@given(some_events, st.integers(4, 64), st.data())
+def test_the_boundaries_around_a_position_are_the_nearest_ones(
+    given_events: list[bytes], block: int, data: st.DataObject
+) -> None:
     source = Bytes(events.encode(given_events))
+    boundaries = events.boundaries(source.data)
+    position = data.draw(st.integers(0, len(source.data)))
+    start = data.draw(st.sampled_from([each for each in boundaries if each <= position]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges, "WALK_BYTES", block)
 
-        assert list(walk(source, "s", 0, len(source.data))) == events.boundaries(source.data)[1:]
+        found = around(source, "s", start, len(source.data), position)
+
+    assert found.before == max(each for each in boundaries if each <= position)
+    assert found.after == min(each for each in boundaries if each >= position)
 
 
-def test_a_walk_steps_over_what_is_larger_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_larger_than_a_block_is_stepped_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "WALK_BYTES", 10)
     source = Bytes(events.encode([b"x" * 1000] * 3))
 
-    list(walk(source, "s", 0, len(source.data)))
+    around(source, "s", 0, len(source.data), len(source.data))
 
     assert source.asked == [(0, 10), (1004, 10), (2008, 10)]
 
@@ -176,7 +184,7 @@ def test_bytes_that_are_no_events_are_reported_with_segment_and_offset(data: byt
     source = Bytes(data)
     for read in (
         lambda: list(blocks(source, "s", 0, len(data), 1 << 20)),
-        lambda: list(walk(source, "s", 0, len(data))),
+        lambda: around(source, "s", 0, len(data), len(data)),
     ):
         with pytest.raises(DataCorruption, match="segment 's' has no framed events from byte"):
             read()
