@@ -2,7 +2,8 @@
 target.
 
 An attempt begins the write's transaction (creates it or joins it; if it is committed already, the rows are
-only drained), stages a part at the first bytes, and appends whole frames conditionally. Its result names the
+only drained) while Spark produces the first rows, stages a part at the first bytes, and appends whole frames
+conditionally. Its result names the
 part and its length; the driver's commit takes exactly that. A few appends are in flight at once, each at the
 offset where the one before will end; no other writer appends there. An append that overtakes its predecessor
 is rejected for its offset and retried; after one that fails for good none is applied.
@@ -20,13 +21,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import attrs
 
 from ..storage_backends.base.arguments import WriterId
 from ..storage_backends.base.checksum import Buffer, crc32c
-from ..storage_backends.base.errors import BadOffset, HistoryLost, OutcomeUnknown, TransactionEnded
+from ..storage_backends.base.errors import (
+    BadOffset,
+    HistoryLost,
+    OutcomeUnknown,
+    SegmentNotFound,
+    TransactionEnded,
+)
 from ..storage_backends.base.segments import AttributeName, AttributePage, SegmentInfo
 from ..storage_backends.base.transactions import (
     StagedPart,
@@ -37,6 +44,8 @@ from ..storage_backends.base.transactions import (
 from .events import Frames
 from .identity import Identity
 
+T = TypeVar("T")
+
 REPEATS_MAX = 3
 """How often an append with an unknown outcome is checked against the segment's length and retried."""
 IN_FLIGHT_MAX = 2
@@ -46,6 +55,7 @@ IN_FLIGHT_MAX = 2
 class Store(Protocol):
     """The verbs of ``SyncClient`` that an attempt uses."""
 
+    def create_segment(self, name: str, *, exist_ok: bool = False) -> None: ...
     def begin_transaction(
         self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = ...
     ) -> TransactionInfo: ...
@@ -148,6 +158,10 @@ class InFlight:
         self.is_over = kind is not None
         self._threads.shutdown(cancel_futures=True)
 
+    def beside(self, call: Callable[[], T]) -> Future[T]:
+        """Start something that is not an append, before all of them."""
+        return self._threads.submit(call)
+
     def submit(self, append: Append) -> None:
         """Start an append, when fewer than the maximum are in flight."""
         if len(self._running) >= self._most:
@@ -176,24 +190,27 @@ def _first() -> None:
 # --- an attempt ---------------------------------------------------------------------------------
 
 
-def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames], size: int) -> TaskResult:
+def stage(
+    store: Store, identity: Identity, part: str, batches: Iterable[Frames], size: int, *, create: bool = False
+) -> TaskResult:
     """Write everything to a staged segment of the transaction, or nothing if it is committed already.
 
-    ``part`` names the staged segment, ``size`` is the bytes of one append.
+    ``part`` names the staged segment, ``size`` is the bytes of one append; with ``create`` a target that does
+    not exist is created.
     """
-    if is_committed(store, identity):
-        for _ in batches:
-            pass
-        return TaskResult(identity, "", 0, 0)
-
     staged: StagedSegment | None = None
     with InFlight(IN_FLIGHT_MAX) as in_flight:
+        is_done = in_flight.beside(lambda: is_committed(store, identity, create))
         for data in pack(batches, size):
+            if is_done.result():
+                continue  # the rows are drained
             if staged is None:
                 staged = StagedSegment(
                     store, store.stage_segment(identity.target, identity.transaction_id, part), in_flight
                 )
             staged.append(data)
+        # Without rows too, a task of a write that has ended fails.
+        is_done.result()
         # Before the result: the driver commits what it names, so all of it must be acked.
         in_flight.finish()
     return (
@@ -203,13 +220,11 @@ def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames]
     )
 
 
-def is_committed(store: Store, identity: Identity) -> bool:
+def is_committed(store: Store, identity: Identity, create: bool) -> bool:
     """Begin the transaction. Raises ``TransactionEnded`` if it was aborted: this task belongs to a write that
     has ended."""
     try:
-        info = store.begin_transaction(
-            identity.target, identity.transaction_id, token=identity.token, lease=identity.lease
-        )
+        info = _begin(store, identity, create)
     except TransactionEnded as ended:
         # Its tombstone answers (T5): an earlier attempt of the driver has committed it.
         if ended.state == TransactionState.COMMITTED.value:
@@ -221,6 +236,23 @@ def is_committed(store: Store, identity: Identity) -> bool:
         raise TransactionEnded(message, segment=identity.target, state=info.state.value)
 
     return info.state is TransactionState.COMMITTED
+
+
+def _begin(store: Store, identity: Identity, create: bool) -> TransactionInfo:
+    begin = partial(
+        store.begin_transaction,
+        identity.target,
+        identity.transaction_id,
+        token=identity.token,
+        lease=identity.lease,
+    )
+    try:
+        return begin()
+    except SegmentNotFound:
+        if not create:
+            raise
+        store.create_segment(identity.target, exist_ok=True)  # other tasks do so too
+        return begin()
 
 
 class Attributes(Protocol):
@@ -235,8 +267,12 @@ class Attributes(Protocol):
 def check_batches(store: Attributes, identity: Identity) -> None:
     """Raise ``HistoryLost`` if the target was recovered from long-term storage alone, without the commits of
     micro-batches before this one: Spark does not replay what it knows to be committed."""
-    token, info = identity.token, store.segment_info(identity.target)
-    if token is None or not token.epoch or not info.history:
+    token = identity.token
+    if token is None or not token.epoch:
+        return
+
+    info = store.segment_info(identity.target)
+    if not info.history:
         return
 
     page = store.list_attributes(identity.target, token.attribute, limit=1)

@@ -24,7 +24,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, TierlogError, TooLarge
 from . import identity
 from .connections import connections, new_id
@@ -39,7 +38,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import Row
 
+    from ..actors.gateway.client.sync_client import SyncClient
+
 _log = logging.getLogger(__name__)
+_prepared: set[tuple[str, str]] = set()
+"""Endpoints and targets that this process has prepared for micro-batches."""
 
 
 @attrs.frozen
@@ -71,6 +74,15 @@ class Job:
                 raise
             client.create_segment(self.target, exist_ok=True)  # another writer may create it meanwhile
 
+    def prepare_batch(self) -> None:
+        """The same before each micro-batch of a stream, for which Spark asks twice. Once in a process is
+        enough: a target that is deleted later is missed by the tasks, which create it again."""
+        key = (self.options.endpoint, self.target)
+        # At least once, tasks append without a begin, and cannot create what they miss.
+        if self.options.delivery is Delivery.AT_LEAST_ONCE or key not in _prepared:
+            self.prepare()
+            _prepared.add(key)
+
     def write(self, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
         """In a task. ``name`` returns the identity of the write."""
         worker_heap.begin()
@@ -90,7 +102,7 @@ class Job:
             return Message(None)
 
         part = f"p{task().partitionId():05d}-{new_id()}"
-        return Message(stage(client, name(), part, frames, size))
+        return Message(stage(client, name(), part, frames, size, create=self.options.create_segment))
 
     def commit(self, messages: Messages, *, is_stream: bool = False) -> None:
         """``is_stream``: the token's epoch is the number of a micro-batch, which follow each other."""

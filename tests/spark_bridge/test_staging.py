@@ -28,7 +28,13 @@ from tierlog.spark_bridge.staging import (
 )
 from tierlog.storage_backends.base.arguments import WriterId
 from tierlog.storage_backends.base.checksum import Buffer, crc32c
-from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, OutcomeUnknown, TransactionEnded
+from tierlog.storage_backends.base.errors import (
+    BadOffset,
+    InvalidArgument,
+    OutcomeUnknown,
+    SegmentNotFound,
+    TransactionEnded,
+)
 from tierlog.storage_backends.base.segments import SegmentInfo
 from tierlog.storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -54,10 +60,15 @@ class Store:
     ) -> None:
         self.state = state
         self.ends_by_error = False
+        self.has_target = True
         self.data: dict[str, bytes] = {}
         self.appends: list[bytes] = []
         self.numbers: list[tuple[WriterId | None, int | None]] = []
         self._lost, self._dropped, self._count = lost, dropped, 0
+
+    def create_segment(self, name: str, *, exist_ok: bool = False) -> None:
+        assert (name, exist_ok) == ("t", True)
+        self.has_target = True
 
     def begin_transaction(
         self,
@@ -67,6 +78,8 @@ class Store:
         lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
         assert (target, transaction_id, token, lease) == attrs.astuple(WHO, recurse=False)
+        if not self.has_target:
+            raise SegmentNotFound("there is no segment", segment=target)
         if self.ends_by_error:
             raise TransactionEnded("it is over", segment=target, state=self.state.value)
         return TransactionInfo(transaction_id, target, self.state, token, lease, lease, "the reason", None, 0)
@@ -158,6 +171,35 @@ def test_a_task_of_an_aborted_write_fails(by_error: bool) -> None:
 
     with pytest.raises(TransactionEnded):
         run(store)
+
+
+@pytest.mark.parametrize("contents", [[], [b"one"]])
+def test_a_task_creates_a_missing_target_only_where_that_is_wanted(contents: list[bytes]) -> None:
+    """The driver has looked before the first micro-batch, and not before each."""
+    store = Store()
+    store.has_target = False
+
+    with pytest.raises(SegmentNotFound):
+        run(store, contents)
+    assert not store.has_target
+
+    stage(store, WHO, "p00000-x", [batch(contents)], 10, create=True)
+    assert store.has_target
+
+
+def test_rows_are_taken_while_the_transaction_begins() -> None:
+    class Slow(Store):
+        def begin_transaction(self, *args: Any, **kwargs: Any) -> TransactionInfo:
+            assert taken.wait(30)
+            return super().begin_transaction(*args, **kwargs)
+
+    taken, store = threading.Event(), Slow()
+
+    def rows() -> Iterator[Frames]:
+        taken.set()
+        yield batch([b"one"])
+
+    assert stage(store, WHO, "p00000-x", rows(), 10).length == 7
 
 
 @pytest.mark.parametrize("failure", ["lost", "dropped"])
