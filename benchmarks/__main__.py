@@ -123,7 +123,7 @@ def parser() -> Parser:
         "--megabytes",
         type=int,
         metavar="N",
-        help="data of spark_write, spark_read and historical_read (default: about 1000)",
+        help="data of spark_write, spark_read and historical_read (default: about 1000; of spark_*_100 200)",
     )
     made.add_argument(
         "--segments",

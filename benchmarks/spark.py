@@ -3,7 +3,10 @@ and the same cores for all.
 
 All benchmarks share the session of this process: a JVM takes ten seconds to start. The references are Spark's
 uncompressed parquet and its `noop` sink, with the same rows in the same round. Parquet files are not synced;
-the store's appends are."""
+the store's appends are.
+
+Beside its figure each prints the processor time by process: of the JVM, of Spark's Python workers, and of the
+store's process."""
 
 from __future__ import annotations
 
@@ -17,19 +20,38 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
+
+import attrs
 
 import tierlog
 from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate
 from benchmarks.service import MIB, line_of, start
 from tierlog.storage_backends.base.transactions import StagedPart
 
-ROW_BYTES = 1024
+HEADER_BYTES = 4
 PARTITIONS = 4
 BATCH_ROWS = 1_000
 PARTS = 32
 ROUNDS = 3
+
+
+@attrs.frozen
+class Rows:
+    """Rows that cannot be compressed."""
+
+    megabytes: int
+    each: int
+    """Bytes of one, on average."""
+    value: str
+    """The column, out of ``id``."""
+
+
+LARGE = Rows(1_000, 1024, "repeat(sha2(CAST(id AS STRING), 512), 8)")
+SMALL = Rows(200, 100, "substr(sha2(CAST(id AS STRING), 512), 1, 80 + id % 41)")
+"""Of different lengths, as most events are."""
 
 
 def missing() -> str:
@@ -95,22 +117,34 @@ def served(setting: Setting) -> Iterator[Served]:
             process.communicate()
 
 
+@attrs.frozen
+class Cached:
+    frame: Any
+    count: int
+    size: int
+    """Bytes of all values."""
+
+    @property
+    def megabytes(self) -> float:
+        return self.size / 1e6
+
+
 @contextmanager
-def cached_rows(setting: Setting) -> Iterator[tuple[Any, int]]:
-    """Rows of 1 KiB that cannot be compressed, in memory; and their number."""
-    count = setting.megabytes_of(1_000, 8) * 1_000_000 // ROW_BYTES
-    frame = (
-        session()
-        .range(0, count, 1, PARTITIONS)
-        .selectExpr("CAST(repeat(sha2(CAST(id AS STRING), 512), 8) AS BINARY) AS value")
-    )
+def cached(setting: Setting, rows: Rows) -> Iterator[Cached]:
+    """The rows, in memory."""
+    count = setting.megabytes_of(rows.megabytes, 8) * 1_000_000 // rows.each
+    frame = session().range(0, count, 1, PARTITIONS).selectExpr(f"CAST({rows.value} AS BINARY) AS value")
     frame.cache()
     try:
-        if frame.count() != count:
-            raise BenchmarkError("Spark made another number of rows")
-        yield frame, count
+        yield Cached(frame, *totals(frame))
     finally:
         frame.unpersist(blocking=True)
+
+
+def totals(frame: Any) -> tuple[int, int]:
+    """The number of rows, and the bytes of their values."""
+    [found] = frame.selectExpr("count(value)", "sum(length(value))").collect()
+    return found[0], found[1]
 
 
 def written_bytes(pid: int) -> int:
@@ -124,50 +158,103 @@ def written_bytes(pid: int) -> int:
     return int(fields["write_bytes"])
 
 
+class Processors:
+    """Processor time by process, beside each figure."""
+
+    def __init__(self, name: str, server: Served) -> None:
+        self._name = name
+        self._host = server.process.pid
+        self._spent: dict[str, list[dict[str, float]]] = {}
+
+    def timed(self, what: str, act: Any) -> float:
+        before = self._so_far()
+        seconds = timed(act)
+        after = self._so_far()
+        self._spent.setdefault(what, []).append({kind: after[kind] - before[kind] for kind in after})
+        return seconds
+
+    def report(self) -> None:
+        for what, spent in self._spent.items():
+            counted = spent[1:] or spent  # the first round warms up
+            medians = [
+                f"{kind} {statistics.median(each[kind] for each in counted):.2f} s" for kind in counted[0]
+            ]
+            print(f"{self._name}: processor time of {what}: {', '.join(medians)}", file=sys.stderr)
+
+    def _so_far(self) -> dict[str, float]:
+        """Seconds; 0 where there is no ``/proc``."""
+        jvm = session().sparkContext._gateway.proc.pid
+        parents, seconds = dict[int, int](), dict[int, float]()
+        for pid in (int(name) for name in _entries("/proc") if name.isdigit()):
+            try:
+                with open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
+                    fields = stream.read().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            parents[pid] = int(fields[1])
+            # Of a worker's parent with its ended children: workers are forks of Spark's daemons.
+            ticks = sum(map(int, fields[11 : 13 if pid in (jvm, self._host) else 15]))
+            seconds[pid] = ticks / os.sysconf("SC_CLK_TCK")
+        spent = {"JVM": seconds.get(jvm, 0.0), "Python": 0.0, "store": seconds.get(self._host, 0.0)}
+        for pid in seconds:
+            ancestor = parents.get(pid)
+            while ancestor is not None and ancestor != jvm:
+                ancestor = parents.get(ancestor)
+            if ancestor is not None:
+                spent["Python"] += seconds[pid]
+        return spent
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 # --- write and read -----------------------------------------------------------------------------
 
 
-async def write(setting: Setting) -> Sequence[Pair]:
-    with served(setting) as server, cached_rows(setting) as (frame, count):
-        folder, size = setting.fresh("parquet"), count * (ROW_BYTES + 4)
+async def write(setting: Setting, name: str, rows: Rows) -> Sequence[Pair]:
+    with served(setting) as server, cached(setting, rows) as data:
+        folder, processors = setting.fresh("parquet"), Processors(name, server)
         jvm = session().sparkContext._gateway.proc.pid
         disk: dict[str, list[float]] = {"tierlog": [], "parquet": []}
 
         async def value() -> float:
             before = written_bytes(server.process.pid)
-            seconds = timed(lambda: server.write(frame, "bench/write"))
-            if server.client.segment_info("bench/write").length != size:
+            seconds = processors.timed("tierlog", lambda: server.write(data.frame, "bench/write"))
+            length = server.client.segment_info("bench/write").length
+            if length != data.size + data.count * HEADER_BYTES:
                 raise BenchmarkError("the segment does not have all rows")
             server.client.flush()
             disk["tierlog"].append((written_bytes(server.process.pid) - before) / 1e6)
             server.client.delete_segment("bench/write")
-            return count * ROW_BYTES / 1e6 / seconds
+            return data.megabytes / seconds
 
         async def reference() -> float:
             before = written_bytes(jvm)
-            seconds = timed(lambda: frame.write.mode("overwrite").parquet(folder))
+            seconds = processors.timed("parquet", lambda: data.frame.write.mode("overwrite").parquet(folder))
             disk["parquet"].append((written_bytes(jvm) - before) / 1e6)
-            return count * ROW_BYTES / 1e6 / seconds
+            return data.megabytes / seconds
 
         pairs = await alternate(setting, value, reference, ROUNDS)
+        processors.report()
         reported = ", ".join(f"{name} {statistics.median(each):,.0f} MB" for name, each in disk.items())
-        print(
-            f"spark_write: to disk for {count * ROW_BYTES / 1e6:,.0f} MB of rows: {reported}", file=sys.stderr
-        )
+        print(f"{name}: to disk for {data.megabytes:,.0f} MB of rows: {reported}", file=sys.stderr)
         return pairs
 
 
-async def read(setting: Setting) -> Sequence[Pair]:
+async def read(setting: Setting, name: str, rows: Rows, direct: str) -> Sequence[Pair]:
     """The data was flushed. It is read from the page cache, except by the store in the first round."""
     with served(setting) as server:
-        folder = os.path.join(setting.fresh("parquet"), "rows")
-        with cached_rows(setting) as (frame, count):
-            server.write(frame, "bench/read")
-            frame.write.parquet(folder)
+        folder, processors = os.path.join(setting.fresh("parquet"), "rows"), Processors(name, server)
+        with cached(setting, rows) as data:
+            server.write(data.frame, "bench/read")
+            data.frame.write.parquet(folder)
         server.client.flush()
-        service: list[float] = []
 
-        def reader(direct: str) -> Any:
+        def events() -> Any:
             return (
                 session()
                 .read.format("tierlog")
@@ -176,29 +263,20 @@ async def read(setting: Setting) -> Sequence[Pair]:
                 .load("bench/read")
             )
 
-        def rate(make: Any) -> float:
-            found: list[Any] = []
-            seconds = timed(
-                lambda: found.extend(make().selectExpr("count(value)", "sum(length(value))").collect())
-            )
-            if tuple(found[0]) != (count, count * ROW_BYTES):
-                raise BenchmarkError(f"{found[0]} was read, {count} rows were written")
-            return count * ROW_BYTES / 1e6 / seconds
+        async def rate(what: str, frame: Any) -> float:
+            found: list[tuple[int, int]] = []
+            seconds = processors.timed(what, lambda: found.append(totals(frame())))
+            if found != [(data.count, data.size)]:
+                raise BenchmarkError(f"{found} was read, {data.count} rows were written")
+            return data.megabytes / seconds
 
-        async def value() -> float:
-            service.append(rate(lambda: reader("never")))
-            return rate(lambda: reader("always"))
-
-        async def reference() -> float:
-            return rate(lambda: session().read.parquet(folder))
-
-        pairs = await alternate(setting, value, reference, ROUNDS)
-        ratios = [each / pair.reference for each, pair in zip(service[-len(pairs) :], pairs, strict=True)]
-        print(
-            f"spark_read: through the service {statistics.median(service[-len(pairs) :]):,.0f} MB/s, "
-            f"{statistics.median(ratios):.2f} of parquet",
-            file=sys.stderr,
+        pairs = await alternate(
+            setting,
+            lambda: rate("tierlog", events),
+            lambda: rate("parquet", lambda: session().read.parquet(folder)),
+            ROUNDS,
         )
+        processors.report()
         return pairs
 
 
@@ -246,7 +324,9 @@ async def batches(setting: Setting) -> Sequence[Pair]:
                 .option("segment", "bench/batches")
             )
             took = milliseconds(sink)
-            if server.client.segment_info("bench/batches").length < wanted * BATCH_ROWS * (ROW_BYTES + 4):
+            if server.client.segment_info("bench/batches").length < wanted * BATCH_ROWS * (
+                LARGE.each + HEADER_BYTES
+            ):
                 raise BenchmarkError("the segment does not have the rows of all micro-batches")
             return took
 
@@ -309,17 +389,44 @@ BENCHMARKS = (
         "parquet, which is not synced.",
         "MB/s",
         0.5,
-        write,
+        partial(write, name="spark_write", rows=LARGE),
+        missing=missing,
+    ),
+    Benchmark(
+        "spark_write_100",
+        "Spark writes 2 million rows of 80 to 120 bytes, exactly once",
+        "As `spark_write`.",
+        "MB/s",
+        0.8,
+        partial(write, name="spark_write_100", rows=SMALL),
         missing=missing,
     ),
     Benchmark(
         "spark_read",
         "Spark reads 1 GB of events of 1 KiB, flushed, out of chunks",
-        "One segment, cut into four. Against the same rows out of uncompressed parquet. Prints what a read "
-        "through the service is, in the same rounds.",
+        "One segment, cut into four, each task from long-term storage itself. Against the same rows out of "
+        "uncompressed parquet.",
         "MB/s",
-        0.7,
-        read,
+        0.8,
+        partial(read, name="spark_read", rows=LARGE, direct="always"),
+        missing=missing,
+    ),
+    Benchmark(
+        "spark_read_100",
+        "Spark reads 2 million events of 80 to 120 bytes, flushed, out of chunks",
+        "As `spark_read`.",
+        "MB/s",
+        0.8,
+        partial(read, name="spark_read_100", rows=SMALL, direct="always"),
+        missing=missing,
+    ),
+    Benchmark(
+        "spark_read_100_service",
+        "the same through the service",
+        "Each task over HTTP, and not from long-term storage.",
+        "MB/s",
+        0.5,
+        partial(read, name="spark_read_100_service", rows=SMALL, direct="never"),
         missing=missing,
     ),
     Benchmark(
