@@ -31,6 +31,10 @@ EVENT_BYTES_MAX = (32 << 20) - HEADER_BYTES
 _LENGTH = Struct(">I")
 _EQUAL_MIN = 16
 """The least number of events for which checking for equal lengths pays off."""
+_SHORT_BYTES = 256
+_SAMPLE_BYTES = 64 << 10
+"""Looking at every byte is faster than going from header to header where events are shorter, on average; the
+sample tells."""
 
 
 class Event(NamedTuple):
@@ -154,6 +158,44 @@ def _no_frame(position: int, size: int) -> DecodeError:
 
 
 # --- Arrow columns ------------------------------------------------------------------------------
+
+
+def scan_boundaries(data: Buffer) -> Sequence[int]:
+    """What ``boundaries`` returns, with numpy: faster for many short events."""
+    return _equal_boundaries(data) or _scanned_boundaries(data) or _walked_boundaries(data)
+
+
+def _scanned_boundaries(data: Buffer) -> Sequence[int] | None:
+    sample = _scan(memoryview(data)[:_SAMPLE_BYTES])
+    if sample is None or sample[-1] > len(sample) * _SHORT_BYTES:
+        return None
+
+    return _scan(data)
+
+
+def _scan(data: Buffer) -> Sequence[int] | None:
+    """The headers of events below 64 KiB begin with two zero bytes, and text has none. So each place where
+    zeros begin is taken for a header, and then all are checked at once: an event must end where the next
+    header begins. None if one does not."""
+    import numpy as np
+
+    values = np.frombuffer(data, np.uint8)
+    zero = values[: max(0, len(values) - HEADER_BYTES + 2)] == 0
+    first = zero[:-1] & zero[1:]
+    first[1:] &= ~zero[:-2]
+    starts = np.flatnonzero(first)
+    if not len(starts) or starts[0]:
+        return None
+
+    ends = starts + HEADER_BYTES
+    ends += values[starts + 2].astype(np.int64) << 8
+    ends += values[starts + 3]
+    rest = len(values) - int(ends[-1])
+    # What follows the last one may only be less than a header.
+    if rest >= HEADER_BYTES or not np.array_equal(ends[:-1], starts[1:]):
+        return None
+
+    return memoryview(starts if rest < 0 else np.append(starts, ends[-1:]))
 
 
 class Frames(NamedTuple):

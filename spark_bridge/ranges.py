@@ -133,7 +133,7 @@ def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -
 
 def boundaries_at(data: Buffer, segment: str, offset: int) -> Sequence[int]:
     try:
-        return events.boundaries(data)
+        return events.scan_boundaries(data)
     except DecodeError as error:
         raise _no_events(segment, offset, str(error)) from error
 

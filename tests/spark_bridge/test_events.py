@@ -119,6 +119,46 @@ def test_the_fast_path_finds_what_a_walk_finds_or_nothing(
     assert found_or_refused(events.boundaries, data) == walked
 
 
+@given(
+    st.lists(st.one_of(st.text("ab", max_size=9).map(str.encode), st.binary(max_size=9)), max_size=40),
+    st.sampled_from([b"", bytes(300), b"a" * 300, b"a" * 70_000]),
+    st.binary(max_size=5),
+    st.integers(0, 12),
+)
+@example([b"a"], b"", b"", 3)
+@example([b"a", b"b\0", b"c"], b"", b"", 0)
+@example([b"a", b"b\0\0\0\1c", b"d"], b"", b"", 0)
+@example([b"a"] * 20, b"a" * 70_000, b"", 0)
+def test_a_scan_finds_what_a_walk_finds_or_nothing(
+    contents: list[bytes], large: bytes, tail: bytes, cut: int
+) -> None:
+    """Zeros at the end of an event, or in it, make it fail."""
+    pytest.importorskip("numpy")
+    data = events.encode([*contents, large]) + tail
+    data = data[: len(data) - cut]
+    walked = found_or_refused(events._walked_boundaries, data)
+
+    scanned = events._scan(data)
+
+    assert scanned is None or list(scanned) == walked
+    assert found_or_refused(events.scan_boundaries, data) == walked
+
+
+@pytest.mark.parametrize("length", [1, 100, 250])
+def test_short_texts_are_found_by_a_scan_and_others_by_a_walk(length: int) -> None:
+    pytest.importorskip("numpy")
+    contents = [b"a" * (length + number % 2) for number in range(1_000)]
+    data = events.encode(contents)
+    expected = [0, *accumulate(4 + len(each) for each in contents)]
+
+    scanned = events._scanned_boundaries(data)
+
+    assert scanned is not None
+    assert list(scanned) == expected
+    assert events._scanned_boundaries(events.encode([b"a" * 300, *contents, b"b\0", b"c"])) is None
+    assert events._scanned_boundaries(events.encode([b"a" * 400, b"a" * 401] * 100)) is None
+
+
 @pytest.mark.parametrize("size", [0, 1, 250, 70_000])
 @pytest.mark.parametrize("count", [16, 17, 40])
 def test_where_equally_long_events_begin_is_a_range(size: int, count: int) -> None:
