@@ -23,6 +23,7 @@ from ..storage_backends.base.codec import DecodeError
 from ..storage_backends.base.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 HEADER_BYTES = 4
@@ -274,7 +275,33 @@ def decode_arrow(data: Buffer, boundaries: Sequence[int]) -> pa.BinaryArray:
     both = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     )
-    return both.take(pa.array(np.arange(1, 2 * count, 2)))
+    return both.take(integers(np.arange(1, 2 * count, 2)))
+
+
+# ``pa.array`` and ``pa.repeat`` import pandas, which takes a new Python worker longer than most tasks.
+
+
+def integers(values: np.typing.NDArray[np.int64]) -> pa.Int64Array:
+    """The same numbers as a column."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def repeated(text: str, count: int) -> pa.StringArray:
+    """A column of the same text. Raises ``InvalidArgument`` if it does not fit into one."""
+    import numpy as np
+    import pyarrow as pa
+
+    value = text.encode()
+    if len(value) * count >= 1 << 31:
+        raise InvalidArgument(
+            f"{count} names of {len(value)} bytes do not fit into one of Spark's batches: lower readBytes, or "
+            f"set includeMetadata to false"
+        )
+
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(value))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(bounds), pa.py_buffer(value * count))
 
 
 def _equal_events(data: Buffer, boundaries: range) -> pa.BinaryArray:

@@ -268,8 +268,8 @@ def record_batch(block: Block, segment: str, schema: pa.Schema) -> pa.RecordBatc
             # The cast to a string checks that events are UTF-8.
             return events.decode_arrow(block.data, block.boundaries).cast(field.type)
         if field.name == OFFSET:
-            return pa.array(np.asarray(block.boundaries[:-1], np.int64) + block.offset)
+            return events.integers(np.asarray(block.boundaries[:-1], np.int64) + block.offset)
         assert field.name == SEGMENT
-        return pa.repeat(segment, count)
+        return events.repeated(segment, count)
 
     return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)

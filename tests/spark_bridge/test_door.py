@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from chaos_parts.spark_session import DISCOVERY
 
 
@@ -28,6 +30,19 @@ def test_the_data_source_module_is_listed_and_imports_nothing(tmp_path: Path) ->
     )
 
     assert run(program, tmp_path) == "True\n[]\n"
+
+
+def test_a_process_that_only_looks_for_the_data_source_imports_no_client(tmp_path: Path) -> None:
+    """Spark starts one to look for data sources and one to make them, and each imports everything anew."""
+    pytest.importorskip("pyspark", reason="needs PySpark: pip install -e '.[dev,spark]'")
+    program = (
+        "import pyspark_tierlog\n"
+        "source = pyspark_tierlog.DefaultSource({'endpoint': 'http://127.0.0.1:1', 'segment': 's'})\n"
+        "print(source.name(), sorted({name.partition('.')[0] for name in sys.modules} & "
+        "{'pyarrow', 'pandas', 'attrs', 'anyio', 'httpx'}))\n"
+    )
+
+    assert run(program, tmp_path) == "tierlog []\n"
 
 
 def test_a_broken_data_source_module_hides_no_other_source(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -281,3 +283,34 @@ def test_an_event_in_a_column_that_is_too_large_is_named() -> None:
 
     with pytest.raises(InvalidArgument, match="the event in row 1 has"):
         events.encode_arrow(pa.array([b"", bytes(events.EVENT_BYTES_MAX + 1)]))
+
+
+def test_a_column_of_the_same_text() -> None:
+    pytest.importorskip("pyarrow")
+
+    assert events.repeated("ä/b", 3).to_pylist() == ["ä/b"] * 3
+    assert events.repeated("a", 0).to_pylist() == []
+    with pytest.raises(InvalidArgument, match="lower readBytes"):
+        events.repeated("a" * 128, 1 << 24)
+
+
+def test_a_read_imports_no_pandas() -> None:
+    """A new Python worker is busy with that for longer than with most tasks."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    program = (
+        "import sys\n"
+        "from tierlog.spark_bridge import events\n"
+        "from tierlog.spark_bridge.ranges import Block\n"
+        "from tierlog.spark_bridge.reader import record_batch\n"
+        "from tierlog.spark_bridge.schema import Column, arrow_schema\n"
+        "kinds = {'segment': 'string', 'offset': 'bigint', 'value': 'string'}\n"
+        "schema = arrow_schema([Column(*each) for each in kinds.items()])\n"
+        "data = events.encode([b'one', b'three'])\n"
+        "found = record_batch(Block(7, data, events.scan_boundaries(data)), 's', schema)\n"
+        "print(found.to_pylist()[1], 'pandas' in sys.modules)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "{'segment': 's', 'offset': 14, 'value': 'three'} False\n"
