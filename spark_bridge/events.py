@@ -296,7 +296,7 @@ def repeated(text: str, count: int) -> pa.StringArray:
     value = text.encode()
     if len(value) * count >= 1 << 31:
         raise InvalidArgument(
-            f"{count} names of {len(value)} bytes do not fit into one of Spark's batches: lower readBytes, or "
+            f"{count} names of {len(value)} bytes do not fit into one batch of Spark: lower readBytes, or "
             f"set includeMetadata to false"
         )
 
