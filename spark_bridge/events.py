@@ -196,7 +196,8 @@ def _scan(data: Buffer) -> Sequence[int] | None:
     if rest >= HEADER_BYTES or not np.array_equal(ends[:-1], starts[1:]):
         return None
 
-    return memoryview(starts if rest < 0 else np.append(starts, ends[-1:]))
+    found = starts if rest < 0 else np.append(starts, ends[-1:])
+    return found.astype(np.int64, copy=False).data
 
 
 class Frames(NamedTuple):
@@ -235,7 +236,7 @@ def encode_arrow(column: pa.Array) -> Frames:
     kind = np.int64 if pa.types.is_large_binary(joined.type) else np.int32
     bounds = np.frombuffer(offsets, kind)[joined.offset : joined.offset + len(joined) + 1].astype(np.int64)
     # A view, because few of the ends are looked at: no Python integer for each row.
-    ends = memoryview(bounds[1:] - bounds[0])
+    ends = (bounds[1:] - bounds[0]).data
     return Frames(memoryview(data)[int(bounds[0]) : int(bounds[-1])], ends)
 
 
