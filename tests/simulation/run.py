@@ -41,6 +41,7 @@ from .planner import make_plan
 from .process import Process
 from .records import unfinished
 from .run_state import Foreign, RunState
+from .sessions.world import FIRST_WITH_SESSIONS, SessionsRun
 from .special_seeds import FIRST_IN_BUCKET, FIRST_ON_LEDGERS
 from .storage_invariants import check_stored, left_over
 from .table_clients import TableClients
@@ -78,7 +79,7 @@ def run_seed(
     full_trace: bool = False,
 ) -> Verdict:
     """Run what ``seed`` decides; of its steps only those that ``keep`` names. Some worlds have none."""
-    if copies.FIRST <= seed < FIRST_IN_BUCKET or supervised.FIRST_SUPERVISED <= seed < FIRST_ON_LEDGERS:
+    if copies.FIRST <= seed < FIRST_IN_BUCKET or supervised.FIRST_SUPERVISED <= seed < FIRST_ON_LEDGERS or seed >= FIRST_WITH_SESSIONS:
         return _run_without_steps(seed, Trace(everything=full_trace))
 
     plan = make_plan(seed, operations)
@@ -93,6 +94,7 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Verdict:
 
 
 _WITHOUT_STEPS = (
+    (FIRST_WITH_SESSIONS, SessionsRun),
     (supervised.FIRST_SUPERVISED, supervised.SupervisedRun),
     (copied_backups.FIRST_COPIED, copied_backups.CopiedBackupsRun),
     (pinned.FIRST_PINNED, pinned.PinnedRun),
