@@ -29,7 +29,16 @@ from tierlog.actors.host.orders import Orders
 from tierlog.actors.kernel.task_groups import body_group
 from tierlog.actors.store.runtime import ContainerRuntime, RuntimeParts
 from tierlog.actors.store.store import SegmentStore
-from tierlog.actors.supervisor.control.messages import Close, Closed, Ended, Failed, Fenced, Open, Opened, Owners
+from tierlog.actors.supervisor.control.messages import (
+    Close,
+    Closed,
+    Ended,
+    Failed,
+    Fenced,
+    Open,
+    Opened,
+    Owners,
+)
 from tierlog.storage_backends.base.world import World
 
 from ..gates import GatedFiles
@@ -103,8 +112,12 @@ class Server:
 
     def left_over(self) -> list[str]:
         """Requests, and calls of sessions, that have not ended."""
-        found = [f"a call of {each}" for each in self.connections._all if isinstance(each, SessionConnection)
-                 for _ in each._calls]
+        found = [
+            f"a call of {each}"
+            for each in self.connections._all
+            if isinstance(each, SessionConnection)
+            for _ in each._calls
+        ]
         found += ["a task" for _ in self.connections.tasks]
         found += ["a request in flight"] * self.context._in_flight
         found += ["a tail"] * self.context.tails
@@ -203,9 +216,7 @@ class HostSite(Site):
             loop.enter()
             connections = Connections(app, lambda: _SERVER.connections, lambda: context.draining)
             connections._all = cast(Any, InOrder())
-            orders = Orders(
-                runtime, report=partial(self._reported, host), drain=_never, tasks=tasks
-            )
+            orders = Orders(runtime, report=partial(self._reported, host), drain=_never, tasks=tasks)
             host.server = Server(context, connections, runtime, locations, orders)
             tasks.start_soon(context.run)
             tasks.start_soon(self._check_fenced, process, orders)
@@ -274,7 +285,9 @@ class Placement:
         others = [
             host
             for host in self.hosts
-            if host.serving and host.process is not None and not host.process.frozen
+            if host.serving
+            and host.process is not None
+            and not host.process.frozen
             and host is not self.owners[index]
         ]
         if not others:

@@ -7,8 +7,10 @@ tail got are the bytes of the segment. No call takes longer than its deadline al
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from math import inf
 from random import Random
 from typing import TypeVar
 
@@ -16,6 +18,7 @@ import attrs
 import trio
 
 from tierlog.actors.gateway.client.async_client import Client
+from tierlog.actors.gateway.client.sessions import AsyncSession
 from tierlog.storage_backends.base.errors import (
     OutcomeUnknown,
     OutOfOrder,
@@ -35,6 +38,8 @@ SLACK = 2.0
 """Seconds that a call may take besides its deadline: for what waits behind a process that stands still."""
 _SIZES = (8, 40, 40, 200, 200, 900, 3000, 9000)
 COUNTER = "count"
+_IN_VAIN = "no answer in time"
+_HEAD = re.compile(rb"<([a-z0-9.]+):([0-9]+):([0-9]+):")
 _MAY_WORK_LATER = (Unavailable, OutcomeUnknown, Throttled, OutOfOrder, UnknownWriter)
 """The last two: the event before has to be sent again."""
 
@@ -49,18 +54,15 @@ def events_in(content: bytes, shown: str) -> list[tuple[str, int, int]]:
     """Name, number and offset of each event. Raises ``Broken`` for anything else."""
     found, position = [], 0
     while position < len(content):
-        try:
-            head = content[position + 1 : content.index(b":", content.index(b":", content.index(b":", position) + 1) + 1)]
-            name, number, size = head.decode("ascii").split(":")
-            whole = event(name, int(number), int(size))
-        except ValueError:
-            whole = b"<"
-        if len(whole) == 1 or content[position : position + len(whole)] != whole:
+        head = _HEAD.match(content, position)
+        name, number, size = ("", 0, 0) if head is None else (head[1].decode(), int(head[2]), int(head[3]))
+        whole = event(name, number, size)
+        if head is None or content[position : position + len(whole)] != whole:
             raise Broken(
                 f"it does not hold that events are whole\n{shown} at {position}: "
                 f"{content[position : position + 60]!r}"
             )
-        found.append((name, int(number), position))
+        found.append((name, number, position))
         position += len(whole)
     return found
 
@@ -101,7 +103,7 @@ class Workload:
 
     async def call(self, what: str, act: Callable[[], Awaitable[T]], wait: float = 0.0) -> T:
         """One call; it ends by its deadline."""
-        shared, begun = self._shared, trio.current_time()
+        shared, sessions, begun = self._shared, _received(self.client), trio.current_time()
         shared.calls += 1
         shared.trace.note(self.name, what)
         seconds = self._deadline + wait + SLACK
@@ -112,10 +114,14 @@ class Workload:
                 return answer
         except TierlogError as error:
             shared.trace.note(self.name, f"{what}: {type(error).__name__}: {error}")
+            if trio.current_time() - begun >= self._deadline + wait:
+                _check_retired(self.client, str(error), sessions)
             raise
+        except Exception as error:
+            raise Broken(f"it does not hold that errors are the store's\n{self.name} {what}") from error
         raise Broken(
-            f"it does not hold that calls end by their deadline\n{self.name} {what} began at {begun:.3f}, and "
-            f"has no answer after {seconds:g} s"
+            f"it does not hold that calls end by their deadline\n{self.name} {what}: no answer after "
+            f"{seconds:g} s"
         )
 
     async def until_done(self, what: str, act: Callable[[], Awaitable[T]]) -> T | None:
@@ -215,7 +221,7 @@ class PlainAppender(Workload):
             return await client.append(segment, data, expected_offset=expected)
 
         leaves = random.random()
-        seconds = random.choice((0.0003, 0.001, 0.003, 0.02)) if leaves < 0.3 else float("inf")
+        seconds = random.choice((0.0003, 0.001, 0.003, 0.02)) if leaves < 0.3 else inf
         with trio.move_on_after(seconds):
             try:
                 offset = await self.call(what, append)
@@ -243,7 +249,7 @@ class PlainAppender(Workload):
                 )
             if found and number in self._refused:
                 raise Broken(
-                    f"it does not hold that what is refused is not done\n{self._part} {number} is at {found}: "
+                    f"it does not hold that what is refused is not done\n{self._part} {number}, at {found}: "
                     f"{self._refused[number]}"
                 )
         order = [number for _, number in sorted((offsets[0], number) for number, offsets in places.items())]
@@ -264,27 +270,34 @@ class Counter(Workload):
     async def run(self) -> None:
         await self.until_done("creates", lambda: self.client.create_segment(self.segment, exist_ok=True))
         for _ in range(self._count):
-            update = AttributeUpdate(COUNTER, 1, AttributeUpdateKind.ACCUMULATE)
-            leaves = self._random.random() < 0.2
-            if self._random.random() < 0.1:
-                # N6: who is cancelled before sends nothing.
-                with trio.CancelScope() as scope:
-                    scope.cancel()
-                    await self.call("adds 1", lambda: self.client.update_attributes(self.segment, [update]))
-                continue
-
-            self._doubtful += 1
-            with trio.move_on_after(self._random.choice((0.0005, 0.003)) if leaves else float("inf")):
-                try:
-                    await self.call("adds 1", lambda: self.client.update_attributes(self.segment, [update]))
-                except OutcomeUnknown:
-                    pass
-                except TierlogError:
-                    self._doubtful -= 1
-                else:
-                    self._doubtful -= 1
-                    self._acked += 1
+            await self._add()
             await self.pause()
+
+    async def _add(self) -> None:
+        update, random = AttributeUpdate(COUNTER, 1, AttributeUpdateKind.ACCUMULATE), self._random
+
+        async def add() -> None:
+            await self.client.update_attributes(self.segment, [update])
+
+        leaves = random.random()
+        if leaves < 0.1:
+            # N6: who is cancelled before sends nothing.
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await self.call("adds 1, and is cancelled", add)
+            return
+
+        self._doubtful += 1
+        with trio.move_on_after(random.choice((0.0005, 0.003)) if leaves < 0.3 else inf):
+            try:
+                await self.call("adds 1", add)
+            except OutcomeUnknown:
+                pass
+            except TierlogError:
+                self._doubtful -= 1
+            else:
+                self._doubtful -= 1
+                self._acked += 1
 
     async def check_count(self) -> None:
         page = await self.until_done("reads its count", lambda: self.client.list_attributes(self.segment))
@@ -317,7 +330,7 @@ class Reader(Workload):
         segment, kind = random.choice(self._segments), random.random()
         known = shared.lengths.get(segment, 0)
         try:
-            with trio.move_on_after(random.choice((0.001, 0.01)) if random.random() < 0.15 else float("inf")):
+            with trio.move_on_after(random.choice((0.001, 0.01)) if random.random() < 0.15 else inf):
                 if kind < 0.3:
                     info = await self.call(f"asks about {segment}", lambda: self.client.segment_info(segment))
                     if info.length < known:
@@ -382,6 +395,46 @@ class Tail(Workload):
                 f"it does not hold that tails get exactly the segment's bytes\n{self.name}: "
                 f"{len(self.content)} bytes and not {len(content)}"
             )
+
+
+class Visitor(Workload):
+    """Asks at the end."""
+
+    async def seal_and_read(self, segment: str) -> bytes:
+        """All of its bytes, which are no more from now on."""
+        length = await self.until_done(f"seals {segment}", lambda: self.client.seal_segment(segment))
+        content = bytearray()
+        while length is None or len(content) < length:
+            content += await self._read(segment, len(content))
+        return bytes(content)
+
+    async def _read(self, segment: str, offset: int) -> bytes:
+        block = await self.until_done(
+            f"reads {segment} from {offset}", lambda: self.client.read(segment, offset, 1 << 20)
+        )
+        if not block:
+            raise Broken(f"it does not hold that all bytes can be read\n{segment} at {offset}")
+        return block
+
+    async def ask(self, segment: str) -> None:
+        await self.until_done(f"asks about {segment}", lambda: self.client.segment_info(segment))
+
+
+def _received(client: Client) -> dict[str, tuple[AsyncSession, int]]:
+    """The open session with each server, and how many frames have come of it."""
+    sessions = client._transport.sessions
+    if sessions is None:
+        return {}
+    found = {url: sessions.open_at(url) for url in sessions._servers}
+    return {url: (session, session.core.received) for url, session in found.items() if session is not None}
+
+
+def _check_retired(client: Client, error: str, before: dict[str, tuple[AsyncSession, int]]) -> None:
+    """N6: a session from which nothing came while a call waited in vain is not used again."""
+    is_last = _IN_VAIN in error and "the attempt before" not in error
+    for url, (session, received) in _received(client).items():
+        if before.get(url) == (session, received) and f" {url}/" in error and is_last:
+            raise Broken(f"it does not hold that a session that fell silent is left\n{error}")
 
 
 def _brief(answer: object) -> str:

@@ -18,7 +18,6 @@ from random import Random
 
 import anyio
 import anyio.abc
-import attrs
 import trio
 
 from tierlog.actors.gateway.client.async_client import Client, open_client
@@ -35,7 +34,7 @@ from .hosts import CONTAINERS, Host, HostSite, Placement
 from .middleboxes import PROXIES
 from .network import Network, Swarm
 from .plain_http import transport_of
-from .workloads import Counter, NumberedWriter, PlainAppender, Reader, Shared, Tail, Workload
+from .workloads import Counter, NumberedWriter, PlainAppender, Reader, Shared, Tail, Visitor, Workload
 
 FIRST_WITH_SESSIONS = FIRST + (10 << 32)
 SETTLE_SECONDS = 12.0
@@ -45,11 +44,7 @@ DISTURBANCES = 50
 END_SECONDS = 300.0
 """What is under way ends, once nothing fails any more."""
 
-
-@attrs.frozen
-class _Client:
-    client: Client
-    uses_sessions: bool
+_NO_END = "it does not hold that what is under way ends"
 
 
 class SessionsRun:
@@ -63,7 +58,11 @@ class SessionsRun:
         self._network = Network(self._agenda, Random(f"network {seed}"), trace, self._swarm)
         self._placement = Placement(Random(f"placement {seed}"), trace)
         self.site = HostSite(
-            random.randint(2, 3), Random(f"site {seed}"), trace, self._network, self._agenda,
+            random.randint(2, 3),
+            Random(f"site {seed}"),
+            trace,
+            self._network,
+            self._agenda,
             self._placement.reported,
         )
         self._placement.hosts = self.site.hosts
@@ -102,29 +101,27 @@ class SessionsRun:
                 await stack.enter_async_context(self._connected(number))
                 for number in range(self._random.randint(1, 3))
             ]
-            await self._use([each.client for each in clients])
+            await self._use(clients)
             with trio.move_on_after(END_SECONDS) as scope:
                 await self._check_end(clients)
             if scope.cancelled_caught:
-                raise Broken("it does not hold that what is under way ends")
+                raise Broken(_NO_END)
         await trio.sleep(SETTLE_SECONDS)
         self._check_left_over([])
 
     @asynccontextmanager
-    async def _connected(self, number: int) -> AsyncIterator[_Client]:
+    async def _connected(self, number: int) -> AsyncIterator[Client]:
         random = Random(f"{self._random.random()} client")
         uses_sessions = random.random() < 0.85
         urls = [host.url for host in self.site.hosts]
         random.shuffle(urls)
-        context = ClientContext(
-            ContainerMapCache(*urls), self._deadline, 0.5, trio.current_time, random
-        )
+        context = ClientContext(ContainerMapCache(*urls), self._deadline, 0.5, trio.current_time, random)
         dial = self._network.dial if uses_sessions else None
         async with open_client(
             context, transport_of(self._network.dial), event_source(), None, dial
         ) as client:
             self._trace.note(f"client {number}", "has sessions" if uses_sessions else "uses plain HTTP")
-            yield _Client(client, uses_sessions)
+            yield client
 
     def _make_workloads(self, clients: Sequence[Client]) -> None:
         random, names = self._random, [f"s{number}" for number in range(self._random.randint(3, 6))]
@@ -147,7 +144,8 @@ class SessionsRun:
                 self._tails.append(found)
         for _ in clients:
             made(Reader, names, random.randint(5, 20))
-        made(Counter, "counted", random.randint(3, 12))
+        for number in range(random.choice((1, 3))):
+            made(Counter, f"counted{number}", random.randint(3, 12))
 
     async def _use(self, clients: Sequence[Client]) -> None:
         """Everything at once; ends when all but the tails are done, and nothing fails any more."""
@@ -156,11 +154,11 @@ class SessionsRun:
             self._tasks.start_soon(self.site.or_all_end, tail.run)
         async with anyio.create_task_group() as nemesis:
             nemesis.start_soon(self.site.or_all_end, self._disturb)
+            nemesis.start_soon(self.site.or_all_end, self._heal_in_time)
             async with anyio.create_task_group() as tasks:
                 for workload in self._workloads:
                     if not isinstance(workload, Tail):
                         tasks.start_soon(self.site.or_all_end, workload.run)
-                tasks.start_soon(self._heal_in_time)
             nemesis.cancel_scope.cancel()
         self._heal()
 
@@ -168,6 +166,8 @@ class SessionsRun:
         """Before everybody waits for calls that nothing lets through."""
         await trio.sleep(self._random.choice((3.0, 10.0, 25.0)))
         self._heal()
+        await trio.sleep(END_SECONDS)
+        raise Broken(_NO_END)
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -234,8 +234,9 @@ class SessionsRun:
         process = host.process
         assert process is not None
         await process.stop()
-        self._network.leave(host.url, self._random)
-        self._restart(host)
+        if host.process is process:
+            self._network.leave(host.url, self._random)
+            self._restart(host)
 
     def _move(self, host: Host) -> None:
         self._placement.move(self._random.randrange(CONTAINERS), closes=self._random.random() < 0.5)
@@ -282,7 +283,7 @@ class SessionsRun:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    async def _check_end(self, clients: Sequence[_Client]) -> None:
+    async def _check_end(self, clients: Sequence[Client]) -> None:
         await trio.sleep(SETTLE_SECONDS)
         contents = await self._contents(clients)
         for workload in self._workloads:
@@ -297,52 +298,42 @@ class SessionsRun:
             tail.check(contents[tail.segment])
         await self._check_sessions(clients)
         await trio.sleep(SETTLE_SECONDS)
-        self._check_left_over([each.client for each in clients])
+        self._check_left_over(clients)
         self._check_frame_faults()
         for process in self.site.processes:
             if process.error is not None:
                 raise Broken("it does not hold that hosts end on purpose only") from process.error
 
-    async def _contents(self, clients: Sequence[_Client]) -> dict[str, bytes]:
+    async def _contents(self, clients: Sequence[Client]) -> dict[str, bytes]:
         """The bytes of all segments, which are sealed now."""
-        found: dict[str, bytes] = {}
-        for name in dict.fromkeys(
-            workload.segment for workload in self._workloads if not isinstance(workload, Reader | Counter)  # type: ignore[attr-defined]
-        ):
-            visitor = Workload("visitor", self._random.choice(clients).client, self._deadline, self._random, self._shared)
-            length = await visitor.until_done(f"seals {name}", lambda name=name: visitor.client.seal_segment(name))
-            assert length is not None
-            content = b""
-            while len(content) < length:
-                block = await visitor.until_done(
-                    f"reads all of {name}",
-                    lambda name=name, content=content: visitor.client.read(name, len(content), 1 << 20),
-                )
-                content += block or b""
-            found[name] = content
-        return found
+        names = [each.segment for each in self._workloads if isinstance(each, NumberedWriter | PlainAppender)]
+        return {
+            name: await self._visitor(self._random.choice(clients)).seal_and_read(name)
+            for name in dict.fromkeys(names)
+        }
 
-    async def _check_sessions(self, clients: Sequence[_Client]) -> None:
+    def _visitor(self, client: Client) -> Visitor:
+        return Visitor("visitor", client, self._deadline, self._random, self._shared)
+
+    async def _check_sessions(self, clients: Sequence[Client]) -> None:
         """N7: a server that refused is asked again."""
         for each in clients:
-            if not each.uses_sessions:
+            sessions, map = each._transport.sessions, each._context.map
+            if sessions is None:
                 continue
             for segment in ("s0", "s1", "s2"):
-                visitor = Workload("visitor", each.client, self._deadline, self._random, self._shared)
-                await visitor.until_done("asks", lambda segment=segment: visitor.client.segment_info(segment))
-                sessions = each.client._transport.sessions
-                url = each.client._context.map.url_of(each.client.container_of(segment))
-                if sessions is None or sessions.open_at(url) is None:
+                await self._visitor(each).ask(segment)
+                url = map.url_of(map.container_of(segment))
+                if sessions.open_at(url) is None:
                     raise Broken(f"it does not hold that sessions come back\n{url} has none")
 
     def _check_left_over(self, clients: Sequence[Client]) -> None:
         found: list[str] = []
         streams: list[object] = []
         for client in clients:
-            statistics = client.statistics()
+            statistics, sessions = client.statistics(), client._transport.sessions
             found += ["a request of a client"] * (statistics.in_flight + statistics.appends_waiting)
-            assert client._transport.sessions is not None or not client._transport._streams
-            for server in () if client._transport.sessions is None else client._transport.sessions._servers.values():
+            for server in () if sessions is None else sessions._servers.values():
                 if server.session is not None and server.session.core.is_open:
                     streams.append(server.session._stream)
                     found += ["a call of a client's session" for _ in server.session.core._calls]
