@@ -32,8 +32,8 @@ class Swarm:
 
     @classmethod
     def drawn(cls, random: Random) -> Swarm:
-        share = lambda: random.choice((0.0, 0.0, 0.1, 0.4))  # noqa: E731 - four times the same
-        return cls(share(), share(), share(), share())
+        reset, half, frames, slow = (random.choice((0.0, 0.0, 0.1, 0.4)) for _ in range(4))
+        return cls(reset, half, frames, slow)
 
 
 @attrs.frozen
@@ -109,11 +109,14 @@ class Network:
             meddle(connection, fault, upwards=upwards)
             self.frame_faults.append((connection, fault, upwards))
 
-    def leave(self, url: str, random: Random) -> None:
+    def remove_proxy(self, url: str) -> None:
+        self.proxies.pop(url, None)
+
+    def leave(self, url: str) -> None:
         """The process at ``url`` is gone: the system ends its connections, each in one of two ways."""
         self.doors.pop(url, None)
         for connection in self.open_to(url):
-            if random.random() < 0.5:
+            if self._random.random() < 0.5:
                 connection.reset()
             else:
                 connection.down.send_end()

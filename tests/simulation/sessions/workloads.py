@@ -91,8 +91,8 @@ class Shared:
                 )
 
 
-class Workload:
-    """One task of one client."""
+class Caller:
+    """Makes calls of one client."""
 
     def __init__(self, name: str, client: Client, deadline: float, random: Random, shared: Shared) -> None:
         self.name = name
@@ -140,6 +140,13 @@ class Workload:
     async def pause(self) -> None:
         if seconds := self._random.choice((0.0, 0.0, 0.01, 0.1, 0.5)):
             await trio.sleep(seconds)
+
+
+class Workload(Caller):
+    """One task."""
+
+    async def run(self) -> None:
+        raise NotImplementedError
 
 
 class NumberedWriter(Workload):
@@ -397,7 +404,7 @@ class Tail(Workload):
             )
 
 
-class Visitor(Workload):
+class Visitor(Caller):
     """Asks at the end."""
 
     async def seal_and_read(self, segment: str) -> bytes:

@@ -190,14 +190,17 @@ class SessionsRun:
                 self._trace.note("nemesis", f"{act.__name__.strip('_')} {host.url}")
                 act(host)
 
-    def _later(self, act: Callable[[], object]) -> None:
-        seconds = self._random.choice((0.05, 0.5, 3.0, 8.0))
-        self._agenda.after(seconds, lambda: None if self._shared.is_healed else act())
+    def _later(self, act: Callable[[], None]) -> None:
+        def unless_healed() -> None:
+            if not self._shared.is_healed:
+                act()
+
+        self._agenda.after(self._random.choice((0.05, 0.5, 3.0, 8.0)), unless_healed)
 
     def _kill(self, host: Host) -> None:
         assert host.process is not None
         host.process.kill()
-        self._network.leave(host.url, self._random)
+        self._network.leave(host.url)
         self._later(lambda: self._restart(host))
 
     def _lose_power(self, host: Host) -> None:
@@ -235,7 +238,7 @@ class SessionsRun:
         assert process is not None
         await process.stop()
         if host.process is process:
-            self._network.leave(host.url, self._random)
+            self._network.leave(host.url)
             self._restart(host)
 
     def _move(self, host: Host) -> None:
@@ -268,7 +271,7 @@ class SessionsRun:
         self._network.proxies[host.url] = self._random.choice(PROXIES)
         for connection in self._network.open_to(host.url):
             connection.reset()
-        self._later(lambda: self._network.proxies.pop(host.url, None))
+        self._later(lambda: self._network.remove_proxy(host.url))
 
     def _heal(self) -> None:
         if self._shared.is_healed:
