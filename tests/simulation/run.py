@@ -41,6 +41,7 @@ from .planner import make_plan
 from .process import Process
 from .records import unfinished
 from .run_state import Foreign, RunState
+from .sessions.world import FIRST_WITH_SESSIONS, SessionsRun
 from .special_seeds import FIRST_IN_BUCKET, FIRST_ON_LEDGERS
 from .storage_invariants import check_stored, left_over
 from .table_clients import TableClients
@@ -78,7 +79,7 @@ def run_seed(
     full_trace: bool = False,
 ) -> Verdict:
     """Run what ``seed`` decides; of its steps only those that ``keep`` names. Some worlds have none."""
-    if copies.FIRST <= seed < FIRST_IN_BUCKET or supervised.FIRST_SUPERVISED <= seed < FIRST_ON_LEDGERS:
+    if any(first <= seed < last for first, last in _SEEDS_WITHOUT_STEPS):
         return _run_without_steps(seed, Trace(everything=full_trace))
 
     plan = make_plan(seed, operations)
@@ -93,6 +94,7 @@ def run_plan(plan: Plan, trace: Trace | None = None) -> Verdict:
 
 
 _WITHOUT_STEPS = (
+    (FIRST_WITH_SESSIONS, SessionsRun),
     (supervised.FIRST_SUPERVISED, supervised.SupervisedRun),
     (copied_backups.FIRST_COPIED, copied_backups.CopiedBackupsRun),
     (pinned.FIRST_PINNED, pinned.PinnedRun),
@@ -101,6 +103,14 @@ _WITHOUT_STEPS = (
     (copies.FIRST, copies.CopiesRun),
 )
 """The first seeds of worlds that have no steps, from the last one on."""
+
+
+_SEEDS_WITHOUT_STEPS = (
+    (copies.FIRST, FIRST_IN_BUCKET),
+    (supervised.FIRST_SUPERVISED, FIRST_ON_LEDGERS),
+    (FIRST_WITH_SESSIONS, FIRST_WITH_SESSIONS + (1 << 32)),
+)
+"""All such seeds: from the first up to the last, which is not one of them."""
 
 
 def _run_without_steps(seed: int, trace: Trace) -> Verdict:

@@ -14,14 +14,15 @@ import pytest
 import simulation
 from simulation.planner import make_plan
 from simulation.run import run_seed
+from simulation.sessions.world import FIRST_WITH_SESSIONS
 from simulation.settings import WalKind
 from simulation.special_seeds import FIRST_IN_BUCKET, FIRST_ON_LEDGERS
 from simulation.supervised import FIRST_SUPERVISED
 
 SEEDS = (4, 5, FIRST_IN_BUCKET, FIRST_ON_LEDGERS + 1)
 """One of each kind of log."""
-WORLDS = (*SEEDS, FIRST_SUPERVISED, FIRST_SUPERVISED + 2)
-"""And supervisors, in a bucket and in a folder."""
+WORLDS = (*SEEDS, FIRST_SUPERVISED, FIRST_SUPERVISED + 2, FIRST_WITH_SESSIONS)
+"""And supervisors, in a bucket and in a folder, and clients with sessions."""
 OPERATIONS = 40
 BEFORE = 12
 """Lines shown before the first difference."""

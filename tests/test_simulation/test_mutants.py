@@ -53,7 +53,7 @@ def shown(capfd: pytest.CaptureFixture[str]) -> SegmentView:
 def test_every_mutant_names_its_rule_and_describes_its_effect() -> None:
     assert len(CATALOGUE) >= 50
     for mutant in CATALOGUE.values():
-        assert re.fullmatch(r"[AWCSFGTJMRPKLDVB]\d+(, [AWCSFGTJMRPKLDVB]\d+)*", mutant.rule)
+        assert re.fullmatch(r"[AWCSFGTJMRPKLDVBN]\d+(, [AWCSFGTJMRPKLDVBN]\d+)*", mutant.rule)
         assert re.fullmatch(r"[A-Z].*\.", mutant.story)
 
 
@@ -68,7 +68,9 @@ def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
     one, S21 two, for layouts and for views, D1 two, for an own record and for one of equal bytes, V1
     three, for hosts, for openings and for a take-over: a different checker sees each. L2 has two, for a
     put and for the order of acks, L7 five, for what is left over, for groups and fences that are deleted,
-    when, and where readers begin, D4 three, for each clock and for when it is read first."""
+    when, and where readers begin, D4 three, for each clock and for when it is read first. N3 has two, for
+    answers and for bodies, N5 two, for its client and its server, N6 seven, for what is sent, kept, heard and
+    left."""
     rules = Counter(rule for mutant in CATALOGUE.values() for rule in mutant.rule.split(", "))
 
     several = {rule: count for rule, count in rules.items() if count > 1}
@@ -87,6 +89,9 @@ def test_each_mutant_stands_for_a_rule_of_its_own() -> None:
         "L7": 5,
         "M19": 2,
         "M20": 2,
+        "N3": 2,
+        "N5": 2,
+        "N6": 7,
         "P6": 2,
         "P7": 4,
         "P8": 2,

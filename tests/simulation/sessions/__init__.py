@@ -1,0 +1,1 @@
+"""Worlds of clients and hosts, and the sessions between them."""

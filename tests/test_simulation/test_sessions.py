@@ -1,0 +1,50 @@
+"""Worlds of clients with sessions: the simulator finds nothing, and finds what is planted."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from simulation.run import run_seed
+from simulation.sessions.middleboxes import FrameFault, UpgradeFilter
+from simulation.sessions.world import FIRST_WITH_SESSIONS
+
+from tierlog.actors.gateway.client.sessions import upgrade_request
+from tierlog.actors.gateway.wire.session import FrameDecoder, FrameEncoder, Kind
+from tierlog.storage_backends.base.errors import TierlogError
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.extended) for first in (20, 40, 60, 80))]
+)
+def test_worlds_with_sessions_find_nothing(first: int) -> None:
+    for seed in range(first, first + (20 if first else 3)):
+        verdict = run_seed(FIRST_WITH_SESSIONS + seed)
+        assert verdict.violation is None, f"seed {FIRST_WITH_SESSIONS + seed}: {verdict.violation}"
+        assert verdict.operations > 50
+
+
+@pytest.mark.parametrize("kind", FrameFault.KINDS)
+def test_frames_show_what_a_middlebox_did_to_them(kind: str) -> None:
+    """And none passes that is not the sender's next one."""
+    for chance in range(20):
+        fault, encoder, decoder = FrameFault(kind, 3, Random(chance)), FrameEncoder(), FrameDecoder()
+        box = UpgradeFilter(bytes, fault)
+        head = upgrade_request("http://h0")
+        assert box(head[:10]) + box(head[10:]) == head
+
+        sent = [encoder.frame(number, Kind.BODY, [b"%d" % number]) for number in range(10)]
+        received: list[bytes] = []
+        with pytest.raises(TierlogError):
+            for frame in sent:
+                passed = box(frame[:5]) + box(frame[5:])
+                received += [found.payload for found in decoder.feed(passed)]
+        assert fault.shows
+        assert received == [b"%d" % number for number in range(len(received))]
+
+
+def test_a_middlebox_leaves_plain_http_alone() -> None:
+    box = UpgradeFilter(lambda head: b"", lambda rest: b"")
+    request = b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n1234"
+
+    assert box(request[:7]) + box(request[7:]) + box(b"more") == request + b"more"
