@@ -227,8 +227,7 @@ async def open_store(
     ``path`` may be ``s3://BUCKET/PREFIX``, or ``bookkeeper://ZOOKEEPER:PORT/PATH`` with chunks where
     ``config.chunks`` says: then all of the store is there, and it can be opened from any machine. It is
     refused while a service serves the store, unless ``take_over`` is set; a service that crashed is waited
-    for, 1.25 of its ``server.lease``. Nothing else locks it: the last opening fences the ones before, with
-    and without ``take_over``.
+    for, 1.25 of its ``server.lease``. Nothing else locks it: the last opening fences the ones before.
 
     ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
     the configuration's ``chunks``, the location of long-term storage: the folder's own ``lts/`` or a bucket.
@@ -238,9 +237,9 @@ async def open_store(
     then deletes no chunk until an operator confirms it: ``tierlog gc sweep --confirm``. A container whose log
     is lost is refused all the same. With ``recover_from_lts`` a store whose ``wal/`` is missing is recovered
     from its long-term storage alone, as of its last full flush, and so is a container whose log alone is
-    missing: what was acked since is lost, and the log names the flush of each container. A folder without a
-    store is refused. ``span`` is called around every call and every group of the log:
-    ``tierlog.opentelemetry_tracing()``, or your hook. ``world`` and ``files`` are for simulations.
+    missing: what was acked since is lost, and the log names each container's flush. A folder without a store
+    is refused. ``span`` is called around every call and every group of the log: a hook, such as
+    ``tierlog.opentelemetry_tracing()``. ``world`` and ``files`` are for simulations.
 
     Raises:
         NotOwner: Another process has the folder open, or a service the store, and ``take_over`` is not set.
