@@ -18,7 +18,6 @@ from ..actors.direct_read.storage import DirectStorage, open_storage
 from ..actors.gateway.client.connect import connect_sync
 from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.segment_layout import StoragePlace
-from .bulk_transport import BulkTransport
 from .options import Options
 
 _Key = tuple[int, str, float]
@@ -40,7 +39,7 @@ class Connections:
             client = self._clients.get(key)
             if client is None:
                 client = self._ends.enter_context(
-                    connect_sync(options.endpoint, deadline=options.call_timeout, transport=new_transport)
+                    connect_sync(options.endpoint, deadline=options.call_timeout)
                 )
                 self._clients[key] = client
             return client
@@ -82,10 +81,6 @@ class Connections:
 connections = Connections()
 os.register_at_fork(after_in_child=connections.forget)
 atexit.register(connections.close)
-
-
-def new_transport() -> BulkTransport:
-    return BulkTransport(time.monotonic)
 
 
 def pause(seconds: float) -> None:

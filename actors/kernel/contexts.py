@@ -11,12 +11,11 @@ What is open when trio's main task ends is closed then; ``asyncio.run`` cancels 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
-    contextmanager,
 )
 from functools import wraps
 from types import TracebackType
@@ -196,14 +195,17 @@ def owned_context(what: str) -> Callable[[Callable[P, AsyncIterator[C]]], Callab
 
         @wraps(function)
         def owned(*args: P.args, **kwargs: P.kwargs) -> Opening[C]:
-            return Opening(what, _usage(function, what), make(*args, **kwargs))
+            usage = f"with tierlog.{function.__name__}(...) as {what}"
+            return Opening(what, usage, make(*args, **kwargs))
 
         return owned
 
     return decorate
 
 
-class _PlainContext(_Unentered, AbstractContextManager[T, bool | None]):
+class PlainContext(_Unentered, AbstractContextManager[T, bool | None]):
+    """``context``; used without being entered, it says how: as ``usage``."""
+
     def __init__(self, usage: str, context: AbstractContextManager[T, bool | None]) -> None:
         super().__init__(usage)
         self._context = context
@@ -221,26 +223,3 @@ class _PlainContext(_Unentered, AbstractContextManager[T, bool | None]):
         return self._context.__exit__(kind, error, trace)
 
     __aenter__ = __aexit__ = __await__ = _Unentered._refuse
-
-
-def plain_context(
-    what: str,
-) -> Callable[[Callable[P, Iterator[T]]], Callable[P, AbstractContextManager[T, bool | None]]]:
-    """As ``contextmanager``; one that is used without being entered says how to get the ``what``."""
-
-    def decorate(
-        function: Callable[P, Iterator[T]],
-    ) -> Callable[P, AbstractContextManager[T, bool | None]]:
-        make = contextmanager(function)
-
-        @wraps(function)
-        def plain(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T, bool | None]:
-            return _PlainContext(_usage(function, what), make(*args, **kwargs))
-
-        return plain
-
-    return decorate
-
-
-def _usage(function: Callable[..., object], what: str) -> str:
-    return f"with tierlog.{function.__name__}(...) as {what}"

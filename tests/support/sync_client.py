@@ -37,14 +37,8 @@ async def connect_in_thread(url: str, **options: Any) -> AsyncIterator[AwaitedSy
 
 CONNECTS: dict[str, Callable[..., Any]] = {
     "async": tierlog.connect,
-    "sync": partial(connect_in_thread, sessions=True),
+    "sync": connect_in_thread,
     "async-http": partial(tierlog.connect, sessions=False),
-    "sync-http": connect_in_thread,
 }
 """Each kind of client, in sessions and over plain HTTP."""
-KINDS = [
-    "async",
-    "sync",
-    pytest.param("async-http", marks=pytest.mark.extended),
-    pytest.param("sync-http", marks=pytest.mark.extended),
-]
+KINDS = ["async", "sync", pytest.param("async-http", marks=pytest.mark.extended)]

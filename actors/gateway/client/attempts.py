@@ -228,7 +228,8 @@ def load_first_map(context: ClientContext) -> Program[None]:
         if map.assignments:
             return
 
-        failures = map.failures
+        # None if the time was over before the first answer.
+        failures = map.failures or {map.base: Failure(Kind.NOT_SENT, Unavailable("no answer in time"))}
         failure = next((each for each in failures.values() if each.kind is not Kind.REFUSED), None)
         failure = failure or next(iter(failures.values()))
         left = give_up - context.clock()

@@ -4,15 +4,15 @@ randomness."""
 from __future__ import annotations
 
 import ssl
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
 from random import Random
 
 import httpx
 
 from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.world import World
-from ...kernel.contexts import owned_context, plain_context
+from ...kernel.contexts import PlainContext, owned_context
 from ...kernel.event_loop import event_source, loop_clock
 from ...telemetry.tracing import Tracing
 from .addresses import check_addresses
@@ -20,7 +20,7 @@ from .async_client import Client, open_client
 from .attempts import ClientContext
 from .container_map import ContainerMapCache
 from .sessions import dial_with
-from .sync_client import SyncClient, open_sync_client
+from .sync_client import SyncClient, SyncConnection
 from .transport import LIMITS
 
 DEADLINE = 30.0
@@ -62,25 +62,22 @@ async def connect(
         yield client
 
 
-@plain_context("client")
 def connect_sync(
     url: str | Sequence[str],
     *,
     deadline: float = DEADLINE,
     span: Tracing | None = None,
-    sessions: bool = False,
     world: World | None = None,
-    transport: Callable[[], httpx.BaseTransport] | None = None,
-) -> Iterator[SyncClient]:
-    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:8470") as store``
-    gives a ``SyncClient``, which any number of threads may use. It uses plain HTTP by default: ``sessions``
-    are experimental here. With them a call may take longer than its deadline if the server stands still, and
-    a client must not be used in a forked process or interrupted while other threads use it."""
-    context = _context(url, deadline, MAP_REFRESH, world, time.monotonic)
-    make = transport or _sync_pools(context.map.base)
-    uses_sessions = sessions and transport is None
-    with open_sync_client(context, make, time.sleep, span, sessions=uses_sessions) as client:
-        yield client
+) -> AbstractContextManager[SyncClient, bool | None]:
+    """As ``connect``, for code without an event loop, or in the middle of one, such as a notebook's.
+
+    ``with tierlog.connect_sync("http://127.0.0.1:8470") as store`` gives a ``SyncClient``, which any number
+    of threads may use. It has an event loop in a thread of its own.
+    """
+    return PlainContext(
+        "with tierlog.connect_sync(...) as client",
+        SyncConnection(lambda: connect(url, deadline=deadline, span=span, world=world)),
+    )
 
 
 def _context(
@@ -112,11 +109,6 @@ def _async_pools(url: str) -> Callable[[], httpx.AsyncBaseTransport]:
     verify = _verify(url)
     # The proxies of the environment are meant for other servers.
     return lambda: httpx.AsyncHTTPTransport(verify=verify, trust_env=False, http2=False, limits=LIMITS)
-
-
-def _sync_pools(url: str) -> Callable[[], httpx.BaseTransport]:
-    verify = _verify(url)
-    return lambda: httpx.HTTPTransport(verify=verify, trust_env=False, http2=False, limits=LIMITS)
 
 
 def _verify(url: str) -> ssl.SSLContext:

@@ -30,6 +30,8 @@ from .requests import Request, Response
 
 CALL_WINDOW = 4 << 20
 """Bytes of an answer that may be on their way; they are taken as they come."""
+LARGE_BYTES = 64 << 10
+"""A piece of a body that is sent by itself."""
 STREAM_WINDOW = 256 << 10
 """The same of a tail, whose reader takes them."""
 
@@ -142,17 +144,26 @@ class ClientSession:
 
     # --- frames out --------------------------------------------------------------------------------
 
-    def take_output(self) -> bytes:
-        """The frames to send now. Their calls count as sent."""
+    def take_output(self) -> list[Buffer]:
+        """The frames to send now, in parts. Their calls count as sent."""
         out, self._out = self._out, []
-        frames: list[bytes] = []
+        sent: list[Buffer] = []
+        small: list[Buffer] = []
         for call, kind, parts, is_last in out:
             # N6: a call that ended before it was sent is never sent, which its caller knows.
             if call.is_ended and not call.is_sent:
                 continue
             call.is_sent = True
-            frames.append(self._frames.frame(call.id, kind, parts, last=is_last))
-        return frames[0] if len(frames) == 1 else b"".join(frames)
+            small.append(self._frames.head(call.id, kind, sum(map(len, parts)), last=is_last))
+            small += parts
+            # To join a large piece would copy it.
+            if len(parts[-1] if parts else b"") >= LARGE_BYTES:
+                large = small.pop()
+                sent += [b"".join(small), large]
+                small = []
+        if small:
+            sent.append(b"".join(small))
+        return sent
 
     @property
     def has_output(self) -> bool:

@@ -97,8 +97,8 @@ class AsyncSession:
         try:
             while True:
                 while self.core.has_output:
-                    if output := self.core.take_output():
-                        await self._stream.send(output)
+                    for part in self.core.take_output():
+                        await self._stream.send(part)  # type: ignore[arg-type]  # any buffer will do
                 self._due = self.events.new()
                 await self._due.wait()
         except _LOST:

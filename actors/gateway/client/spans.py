@@ -61,25 +61,6 @@ class TracingPool(httpx.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-class SyncTracingPool(httpx.BaseTransport):
-    """The same without an event loop."""
-
-    def __init__(self, pool: httpx.BaseTransport, tracing: Tracing) -> None:
-        self._pool = pool
-        self._tracing = tracing
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        headers: dict[str, str] = {}
-        with self._tracing.client(request.method, _attributes(request.method, request.url), headers) as span:
-            request.headers.update(headers)
-            response = self._pool.handle_request(request)
-            span.answered(response.status_code)
-            return response
-
-    def close(self) -> None:
-        self._pool.close()
-
-
 @contextmanager
 def around_exchange(tracing: Tracing, send: Send) -> Iterator[tuple[Request, HttpSpan]]:
     """The span of a request in a session, and the request with the span's context."""

@@ -1,36 +1,21 @@
 """``SyncClient``: the same verbs as plain functions, for executors, notebooks and scripts.
 
-Safe to use from many threads, each call with a connection of its own. Appends of several threads do not share
-requests: ``append_each`` and ``append_many`` are the fast ways here. Ctrl-C in a call that changes something
-leaves its outcome unknown.
-"""
+It is a ``Client`` in an event loop in a thread of its own (``kernel/loop_thread.py``), so threads that use
+it share sessions and batches. Iterables are consumed, and most requests made, in the caller's thread: a
+caller's generator may use the client itself.
+
+Ctrl-C in a call ends it: what was not sent is never sent, and what was sent has an unknown outcome."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar, overload
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any, TypeVar, overload
 
-import httpx
-
-from ....storage_backends.base.arguments import (
-    JoinedAppend,
-    WriterId,
-    check_history,
-    check_offset,
-    check_size,
-)
-from ....storage_backends.base.backups import (
-    Backup,
-    check_backup_name,
-    make_backup,
-    remove_backup,
-    undo,
-)
+from ....storage_backends.base.arguments import JoinedAppend, WriterId
+from ....storage_backends.base.backups import Backup
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import TierlogError
-from ....storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
@@ -52,21 +37,13 @@ from ....storage_backends.base.transactions import (
     TransactionToken,
 )
 from ....storage_backends.base.verbs import SegmentVerbs, copy_docstrings
-from ...kernel.event_source import EventSource
-from ...kernel.use_guard import UseGuard
-from ...telemetry.tracing import Tracing
+from ...kernel.loop_thread import LoopThread
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import HostStatus
-from . import attempts, requests, tables
+from . import requests, tables
 from .async_client import Client
-from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .base import ClientBase, ClientStatistics, render
-from .coalescer import AppendCall, Batch, BatchResult, Coalescer, with_refusals
-from .requests import Response, TailCursor, TransportFailure
-from .spans import SyncTracingPool, around, around_appends
-from .sync_sessions import SyncSessions
 from .tables import SyncTable
-from .transport import SyncTransport
 
 T = TypeVar("T")
 
@@ -79,19 +56,11 @@ class SyncClient(ClientBase):
 
     _usage = "with"
 
-    def __init__(
-        self,
-        context: ClientContext,
-        transport: SyncTransport,
-        sleep: Callable[[float], None],
-        tracing: Tracing | None = None,
-    ) -> None:
-        super().__init__(context, tracing, UseGuard("client", any_thread=True))
-        self._transport = transport
+    def __init__(self, loop: LoopThread[Client]) -> None:
+        self._loop = loop
+        self._client = loop.value
+        super().__init__(self._client._context, None, loop.guard)
         self._tables = tables.ClientTables(self._run_at_once)
-        self._sleep = sleep
-        self._refresh_lock = threading.Lock()
-        self._appends = self._batches = 0
 
     # --- changing --------------------------------------------------------------------------------
 
@@ -171,8 +140,7 @@ class SyncClient(ClientBase):
 
     def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
-        items, refusals = self._drive(self._checked_items(appends))
-        return with_refusals(refusals, self._append_each(items))
+        return self._loop.run(lambda: self._client.append_each(appends))
 
     def seal_segment(self, name: str) -> int:
         return self._run(requests.seal_segment(name))
@@ -209,17 +177,9 @@ class SyncClient(ClientBase):
     def tail(
         self, name: str, offset: int = 0, *, block_size: int = 1 << 20, history: int | None = None
     ) -> Iterator[bytes]:
-        check_offset(offset)
-        check_size(block_size, "block_size")
-        tail = TailCursor(name, offset, block_size, check_history(history))
-        while not tail.is_over:
-            yield from tail.take_poll(self._run(tail.poll()))
-            if tail.is_at_end and not tail.is_over:
-                with self._transport.stream(*attempts.stream(self._context, tail)) as stream:
-                    while data := stream.next():
-                        yield from tail.take(data)
-                    if stream.is_idle:
-                        tail.note_idle()
+        return self._loop.blocks(
+            lambda: self._client.tail(name, offset, block_size=block_size, history=history)
+        )
 
     def poll(self, name: str, offset: int, wait: float, *, history: int | None = None) -> requests.PollResult:
         return self._run(requests.poll(name, offset, wait, history))
@@ -235,14 +195,13 @@ class SyncClient(ClientBase):
 
     def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
-        return self._drive(attempts.list_segments(self._context, prefix))
+        return self._loop.run(lambda: self._client.list_segments(prefix))
 
     def page_of_segments(
         self, prefix: str = "", *, token: str | None = None, limit: int = SEGMENTS_PAGE_MAX
     ) -> SegmentPage:
         self._check()
-        asked = PageAsked.of(SEGMENTS, prefix, token, limit)
-        return self._drive(attempts.page_of_segments(self._context, asked))
+        return self._loop.run(lambda: self._client.page_of_segments(prefix, token=token, limit=limit))
 
     def list_attributes(
         self,
@@ -288,120 +247,53 @@ class SyncClient(ClientBase):
 
     def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         self._check()
-        return self._drive(attempts.list_transactions(self._context, prefix))
+        return self._loop.run(lambda: self._client.list_transactions(prefix))
 
     def page_of_transactions(
         self, prefix: str = "", *, token: str | None = None, limit: int = TRANSACTIONS_PAGE_MAX
     ) -> TransactionPage:
         self._check()
-        asked = PageAsked.of(TRANSACTIONS, prefix, token, limit)
-        return self._drive(attempts.page_of_transactions(self._context, asked))
+        return self._loop.run(lambda: self._client.page_of_transactions(prefix, token=token, limit=limit))
 
     # --- the whole store -------------------------------------------------------------------------
 
     def flush(self) -> None:
         self._check()
-        self._drive(attempts.call_all_hosts(self._context, requests.flush()))
+        self._loop.run(self._client.flush)
 
     def backup(self, name: str) -> None:
-        check_backup_name(name)
-        self.flush()  # all hosts before their containers, one by one
-        token = f"{self._context.random.getrandbits(128):032x}"
-        steps = make_backup(name, token, len(self._context.map.assignments))
-        try:
-            self._drive(attempts.take_steps(self._context, steps))
-        except KeyboardInterrupt:
-            # P3: otherwise the containers learn by its silence that nobody goes on with it.
-            self._drive(attempts.take_steps(self._context, undo(steps)))
-            raise
+        self._check()
+        self._loop.run(lambda: self._client.backup(name))
 
     def backups(self) -> list[Backup]:
         return self._run(requests.backups())
 
     def remove_backup(self, name: str) -> None:
         self._check()
-        steps = remove_backup(check_backup_name(name), len(self._context.map.assignments))
-        self._drive(attempts.take_steps(self._context, steps))
+        self._loop.run(lambda: self._client.remove_backup(name))
 
     def health(self) -> HostStatus:
         return self._run(requests.host_status())
 
     def statistics(self) -> ClientStatistics:
-        return ClientStatistics(
-            self._transport.requests,
-            self._appends,
-            self._batches,
-            0,
-            self._transport.in_flight,
-            self._context.map.generation,
-        )
+        return self._client.statistics()
 
     def metrics(self) -> bytes:
         return render(self.statistics)
 
-    def open(self) -> None:
-        """Find the server."""
-        self._drive(attempts.load_first_map(self._context))
-
     def close(self) -> None:
-        """Refuse further calls, and close the connections."""
-        self._is_closed = True
-        self._transport.close()
+        """Refuses further calls, and closes the connections; on any thread, and more than once.
+
+        Calls that wait in other threads raise ``ClosedError``, except for appends that may be applied:
+        ``OutcomeUnknown``. The end of the ``with`` body does the same if the body fails. Otherwise it first
+        waits until the appends of other threads have ended, by their deadlines.
+        """
+        self._close(drains=False)
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _append(self, item: BatchItem) -> int | None:
-        if len(item.data) > self.append_bytes_max:
-            self._drive(self._check_size(len(item.data)))
-        [outcome] = self._append_each([item])
-        if isinstance(outcome, TierlogError):
-            raise outcome
-
-        return outcome
-
-    def _append_each(self, items: Sequence[BatchItem]) -> list[Outcome]:
-        if self._tracing is None:
-            return self._append_all(items)
-
-        segment = items[0].name if len(items) == 1 else None
-        with around_appends(self._tracing, len(items), sum(len(item.data) for item in items), segment):
-            return self._append_all(items)
-
-    def _append_all(self, items: Sequence[BatchItem]) -> list[Outcome]:
-        """Runs the coalescer for the appends of this call alone: one batch after the other."""
-        context = self._context
-        # Of its own, because many threads may use one client.
-        coalescer = Coalescer(context.map, context.random)
-        call = AppendCall(items, context.clock() + context.deadline, EventSource())
-        for append in call.appends:
-            # A raw append, whose body is sent as it is: a batch would copy it.
-            append.alone = append.alone or len(items) == 1
-            coalescer.queue(append.item.name).put(append)
-        self._appends += len(items)
-        # There is always room: this thread sends one batch at a time.
-        while (batch := coalescer.take(lambda url: True)) is not None:
-            left = batch.seconds(context.clock())
-            if left <= 0:
-                call.give_up(f"no answer within {context.deadline:g} s")
-                break
-
-            self._batches += 1
-            sent = batch.call()
-            answer = requests.interpret(
-                sent, self._transport.send(Send(batch.url, sent.request, left, batch.containers))
-            )
-            self._prepare(batch, coalescer.complete(batch, answer, context.clock()))
-
-        return call.outcomes
-
-    def _prepare(self, batch: Batch, result: BatchResult) -> None:
-        if result.held and result.refresh:
-            self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
-        if any(self._context.map.url_of(queue.container) == batch.url for queue in result.held):
-            self._context.map.asks_all = self._context.map.asks_all or result.refresh
-            self._sleep(result.pause)
-        for queue in batch.queues:
-            queue.is_busy = False
+        return self._loop.run(lambda: self._client._append(item))
 
     async def _run_at_once(self, call: requests.Call[T]) -> T:
         """As a coroutine that never suspends."""
@@ -409,54 +301,27 @@ class SyncClient(ClientBase):
 
     def _run(self, call: requests.Call[T]) -> T:
         self._check()
-        with around(self._tracing, call):
-            return self._drive(attempts.run_call(self._context, call))
+        return self._loop.run(lambda: self._client._run(call))
 
-    def _drive(self, program: Program[T]) -> T:
-        result: Response | TransportFailure | None = None
-        while True:
-            try:
-                effect = program.send(result)
-            except StopIteration as ended:
-                value: T = ended.value
-                return value
-
-            result = None
-            if isinstance(effect, Send):
-                # Another thread may have closed the client during a pause.
-                self._check()
-                result = self._transport.send(effect)
-            elif isinstance(effect, Pause):
-                self._sleep(effect.seconds)
-            else:
-                self._refresh_map(effect)
-
-    def _refresh_map(self, wanted: RefreshMap) -> None:
-        """Refresh the map, unless another thread did meanwhile."""
-        # A timeout of -1 means forever.
-        if self._refresh_lock.acquire(timeout=max(wanted.seconds, 0.0)):
-            try:
-                if self._context.map.generation == wanted.generation:
-                    self._drive(attempts.refresh_map(self._context, wanted.seconds))
-            finally:
-                self._refresh_lock.release()
+    def _close(self, *, drains: bool) -> None:
+        self._is_closed = True
+        self._loop.close(drains=drains)
 
 
-@contextmanager
-def open_sync_client(
-    context: ClientContext,
-    make: Callable[[], httpx.BaseTransport],
-    sleep: Callable[[float], None],
-    tracing: Tracing | None = None,
-    *,
-    sessions: bool = False,
-) -> Iterator[SyncClient]:
-    pools = make if tracing is None else lambda: SyncTracingPool(make(), tracing)
-    opened = SyncSessions(context.clock) if sessions else None
-    transport = SyncTransport(context.map, pools, context.clock, opened, tracing)
-    client = SyncClient(context, transport, sleep, tracing)
-    try:
-        client.open()
-        yield client
-    finally:
-        client.close()
+class SyncConnection(AbstractContextManager[SyncClient, None]):
+    """A ``SyncClient`` of the client that ``connect`` opens."""
+
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Client, Any]]) -> None:
+        self._connect = connect
+
+    def __enter__(self) -> SyncClient:
+        self._client = SyncClient(LoopThread("client", self._connect()))
+        return self._client
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client._close(drains=kind is None)

@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
 import anyio
@@ -30,13 +29,9 @@ from .session import SessionCall
 from .session_stream import Cancellable, Flights, SessionStream
 from .sessions import CONNECT_SECONDS, AsyncSession, Sessions
 from .spans import LINKS, around_exchange
-from .sync_sessions import SyncSession, SyncSessions
 
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 """Idle connections are closed before servers close them, so that a request never meets a closing one."""
-PATIENCE_SECONDS = 5.0
-"""How long the plain client waits for one server of several before it refreshes the map: it cannot do both at
-once."""
 _NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 _TLS = ("illegal request line", "disconnected without sending a response")
 """Messages of the libraries below, which have no classes for these errors."""
@@ -49,7 +44,7 @@ _NOT_SENT = (
 )
 
 
-class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
+class _Body(httpx.AsyncByteStream):
     """A request's body, which records whether sending began. Not a generator: that would have to be closed
     when the request is dropped half-way."""
 
@@ -57,26 +52,24 @@ class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
         self._data = data
         self.is_begun = not data
 
-    def __iter__(self) -> Iterator[bytes]:
-        self.is_begun = True
-        return iter((self._data,) if self._data else ())
-
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Pieces(iter(self))
+        self.is_begun = True
+        return _Piece(self._data)
 
 
-class _Pieces:
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
+class _Piece:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        for piece in self._pieces:
-            return piece
+        if not self._data:
+            raise StopAsyncIteration
 
-        raise StopAsyncIteration
+        data, self._data = self._data, b""
+        return data
 
 
 def _request(send: Send) -> tuple[httpx.Request, _Body]:
@@ -312,7 +305,7 @@ class AsyncStream:
         self._pool = pool
         self._pools = pools
         self._response: httpx.Response | None = None
-        self._pieces: AsyncIterator[bytes] = aiter(_Pieces(iter(())))
+        self._pieces: AsyncIterator[bytes] = _Piece(b"")
         self.is_idle = False
         """It ended because it had no bytes."""
 
@@ -357,203 +350,3 @@ class AsyncStream:
                 del self._flights[scope]
         self.is_idle = anyio.current_time() >= scope.deadline
         return b""
-
-
-class SyncTransport:
-    """The same without an event loop; safe to use from many threads."""
-
-    def __init__(
-        self,
-        map: ContainerMapCache,
-        make: Callable[[], httpx.BaseTransport],
-        clock: Callable[[], float],
-        sessions: SyncSessions | None = None,
-        tracing: Tracing | None = None,
-    ) -> None:
-        self._map = map
-        self._make = make
-        self._pool = make()
-        self._parking = make()
-        self._clock = clock
-        self._sessions = sessions
-        self._tracing = tracing
-        self.requests = 0
-        self.in_flight = 0
-
-    def send(self, send: Send) -> Response | TransportFailure:
-        """One exchange. Raises nothing except ``KeyboardInterrupt``."""
-        # Without a lock: a count that threads lose shows in the metrics only.
-        self.requests += 1
-        self.in_flight += 1
-        try:
-            return self._exchange(send)
-        finally:
-            self.in_flight -= 1
-
-    def _exchange(self, send: Send) -> Response | TransportFailure:
-        seconds = send.seconds
-        if send.containers and not send.parks and self._map.has_choice:
-            seconds = min(seconds, PATIENCE_SECONDS)
-        until = self._clock() + seconds
-        try:
-            session = None if self._sessions is None else self._sessions.find(send.url, seconds)
-        except TimeoutError:
-            return TransportFailure(False, _described(send, _late(_connect_seconds(send))))
-
-        if session is None:
-            return self._over_http(send, until)
-        if self._tracing is None:
-            return self._call(session, send.request, send, until)
-
-        with around_exchange(self._tracing, send) as (request, span):
-            answer = self._call(session, request, send, until)
-            if isinstance(answer, Response):
-                span.answered(answer.status)
-            return answer
-
-    @staticmethod
-    def _call(
-        session: SyncSession, request: Request, send: Send, until: float
-    ) -> Response | TransportFailure:
-        received = session.core.received
-        call = session.begin(request)
-        try:
-            is_in_time = session.wait(call, lambda: False, until)
-        except BaseException:
-            session.end(call)
-            raise
-
-        if not is_in_time:
-            # As in the asynchronous client (rule N6).
-            session.end(call, retires=session.core.received == received)
-            return TransportFailure(call.is_sent, _described(send, "no answer in time"))
-        if call.failure:
-            return TransportFailure(call.is_sent, _described(send, call.failure))
-        return call.response
-
-    def _over_http(self, send: Send, until: float) -> Response | TransportFailure:
-        """An answer that arrives slowly can take up to twice its time: the deadline is checked for each
-        piece."""
-        request, body = _request(send)
-        limit = max(until - self._clock(), 0.001)
-        request.extensions["timeout"].update(read=limit, write=limit, pool=limit)
-        try:
-            response = (self._parking if send.parks else self._pool).handle_request(request)
-            try:
-                pieces: list[bytes] = []
-                for piece in response.iter_raw():
-                    pieces.append(piece)
-                    # A server that sends a byte a second never meets the limit of one receive.
-                    if self._clock() > until:
-                        return TransportFailure(body.is_begun, _described(send, "no answer in time"))
-            finally:
-                response.close()
-        except httpx.HTTPError as error:
-            return _broken(send, body, error)
-
-        return Response(response.status_code, response.headers, _joined(pieces))
-
-    @contextmanager
-    def stream(self, send: Send, starts: StartsStream) -> Iterator[SyncStream | SyncSessionStream]:
-        """As ``AsyncTransport.stream``."""
-        self.requests += 1
-        session = None
-        with suppress(TimeoutError):
-            session = None if self._sessions is None else self._sessions.find(send.url, CONNECT_SECONDS)
-        if session is not None:
-            with SyncSessionStream(session, send, self._clock, self._tracing) as found:
-                found.open(starts)
-                yield found
-            return
-
-        pool = self._make()
-        try:
-            with SyncStream(send, starts, pool) as stream:
-                yield stream
-        finally:
-            pool.close()
-
-    def close(self) -> None:
-        if self._sessions is not None:
-            self._sessions.close()
-        self._pool.close()
-        self._parking.close()
-
-
-class SyncSessionStream:
-    """``SessionStream`` without an event loop."""
-
-    def __init__(
-        self, session: SyncSession, send: Send, clock: Callable[[], float], tracing: Tracing | None
-    ) -> None:
-        self._session = session
-        self._send = send
-        self._clock = clock
-        self._tracing = tracing
-        self._call: SessionCall | None = None
-        self._has_started = False
-        self.is_idle = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._call is not None:
-            self._session.end(self._call)
-
-    def open(self, starts: StartsStream) -> None:
-        if self._tracing is None:
-            self._open(self._send.request, starts)
-            return
-
-        with around_exchange(self._tracing, self._send) as (request, span):
-            call = self._open(request, starts)
-            if call.status:
-                span.answered(call.status)
-
-    def _open(self, request: Request, starts: StartsStream) -> SessionCall:
-        call = self._call = self._session.begin(request, is_stream=True)
-        self._wait(call, lambda: call.status)
-        self._has_started = bool(call.status) and starts(call.status, call.headers)
-        return call
-
-    def next(self) -> bytes:
-        call = self._call
-        if call is None or not self._has_started:
-            return b""
-        if not call.pieces:
-            self._wait(call, lambda: call.pieces)
-        return self._session.take(call)
-
-    def _wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
-        self.is_idle = not self._session.wait(call, is_there, self._clock() + POLL_SECONDS)
-
-
-class SyncStream:
-    def __init__(self, send: Send, starts: StartsStream, pool: httpx.BaseTransport) -> None:
-        self._response: httpx.Response | None = None
-        self._pieces: Iterator[bytes] = iter(())
-        self.is_idle = False
-        request, _ = _request(send)
-        request.extensions["timeout"].update(read=POLL_SECONDS, write=POLL_SECONDS)
-        try:
-            response = self._response = pool.handle_request(request)
-        except httpx.HTTPError:
-            return  # it ends at once
-
-        if starts(response.status_code, response.headers):
-            self._pieces = response.iter_raw()
-
-    def next(self) -> bytes:
-        try:
-            return next(self._pieces, b"")
-        except httpx.HTTPError as error:
-            self.is_idle = isinstance(error, httpx.ReadTimeout)
-            return b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._response is not None:
-            self._response.close()

@@ -122,8 +122,12 @@ class Exchange:
                 await self.event.wait()
                 self.event.clear()
                 continue
-            self.disconnect()
-            self._connection.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        """The client seems to have left."""
+        self.disconnect()
+        self._connection.close()
 
     def disconnect(self) -> None:
         self.is_disconnected = True
@@ -155,8 +159,7 @@ class Exchange:
         self._allow_body()
         if self._connection.is_input_ended and not self.event.is_set():
             # Nothing comes any more, and a reader that waits at a tail must not outlast its client.
-            self.disconnect()
-            self._connection.close()
+            self._leave()
         if not self.is_disconnected and not self.is_answered:
             self.is_receiving = True
             self._connection.update_reading()

@@ -125,7 +125,7 @@ class SessionCall(Exchange):
 
     async def receive(self) -> dict[str, Any]:
         if self._session.is_input_ended and not self.event.is_set():
-            self.cancel()  # a reader that waits at a tail must not outlast its client
+            self._leave()  # a reader that waits at a tail must not outlast its client
         if not self.is_disconnected and not self.is_answered:
             self.is_receiving = True
             try:
@@ -158,6 +158,9 @@ class SessionCall(Exchange):
             self._granted += self._taken
             self._write(Kind.WINDOW, number_parts(self._taken))
             self._taken = 0
+
+    def _leave(self) -> None:
+        self.cancel()  # N6: alone
 
     def cancel(self) -> None:
         """The client does not wait for the answer any more."""

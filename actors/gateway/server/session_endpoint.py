@@ -24,9 +24,11 @@ from .endpoint import Success, endpoint
 )
 async def session(call: HttpCall[ServerContext]) -> None:
     """Turn the connection into a session, which carries many requests at once; for tierlog's clients."""
-    if not call.scope.get("tierlog.wishes_session"):
+    # The bytes of a body would be taken for frames.
+    has_body = call.header("Transfer-Encoding") or (call.header("Content-Length") or "").strip("0")
+    if has_body or not call.scope.get("tierlog.wishes_session"):
         raise InvalidArgument(
-            f"this path takes a request with `Upgrade: {PROTOCOL}`, and no proxy in between"
+            f"this path takes a request with `Upgrade: {PROTOCOL}`, without a body, and no proxy in between"
         )
 
     # H18: its calls may change something, whatever its own method is.

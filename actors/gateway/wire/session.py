@@ -122,10 +122,13 @@ class FrameEncoder:
         self._sequence = 0
 
     def frame(self, call: int, kind: Kind, parts: Iterable[Buffer] = (), *, last: bool = False) -> bytes:
-        sequence, self._sequence = self._sequence, (self._sequence + 1) & 0xFFFFFFFF
         parts = tuple(parts)
-        size = sum(map(len, parts))
-        return b"".join((_FRAME.pack(size, sequence, call, kind, LAST if last else 0), *parts))
+        return b"".join((self.head(call, kind, sum(map(len, parts)), last=last), *parts))
+
+    def head(self, call: int, kind: Kind, size: int, *, last: bool = False) -> bytes:
+        """The head of the next frame, whose payload of ``size`` bytes follows."""
+        sequence, self._sequence = self._sequence, (self._sequence + 1) & 0xFFFFFFFF
+        return _FRAME.pack(size, sequence, call, kind, LAST if last else 0)
 
 
 class FrameDecoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import tierlog
 from support.stores import CONFIG
 from tierlog import ClosedError
-from tierlog.actors.kernel.contexts import plain_context
+from tierlog.actors.kernel.contexts import PlainContext
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +26,7 @@ async def test_a_context_manager_is_entered_once(tmp_path: Path) -> None:
         async with opening:
             pass
 
-    connecting = plain_context("client")(lambda: iter(()))()
+    connecting = PlainContext("with it", contextmanager(lambda: iter(()))())
     with pytest.raises(RuntimeError, match="didn't yield"), connecting:
         pass
     with pytest.raises(ClosedError, match="entered before"), connecting:

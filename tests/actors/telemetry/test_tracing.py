@@ -253,8 +253,8 @@ def test_a_call_its_request_and_the_servers_work_are_one_trace(tmp_path: Path, r
 
     line = [recorder.one("work"), recorder.one("tierlog.client.append")]
     line += [span for span in recorder.spans("POST") if is_below(span, line[-1])]
-    line += [span for span in recorder.spans("POST /v1/segments/{name}/append") if is_below(span, line[-1])]
-    line += recorder.spans("tierlog.append")
+    line += [span for span in recorder.spans("POST /v1/batch") if is_below(span, line[-1])]
+    line += recorder.spans("tierlog.append_each")
     assert len(line) == 5
     assert all(is_below(lower, upper) for upper, lower in pairwise(line))
     assert linked(recorder.spans("tierlog.wal.append")[-1]) == {number_of(line[-1])}
@@ -263,7 +263,7 @@ def test_a_call_its_request_and_the_servers_work_are_one_trace(tmp_path: Path, r
     assert attributes_of(line[2]) == {
         "http.request.method": "POST",
         "http.response.status_code": 200,
-        "url.full": f"{url}/v1/segments/s/append",
+        "url.full": f"{url}/v1/batch",
         "server.address": "127.0.0.1",
         "server.port": httpx.URL(url).port,
     }

@@ -13,6 +13,7 @@ import pytest
 
 from support.http_server import everything, until
 from support.patience import scaled
+from support.raw_session import OCTETS, raw_session
 from support.scripted_server import Fault, script_of, scripted
 from support.two_hosts import Host, name_in, two_hosts
 from tierlog.actors.gateway.server.context import ServerLimits
@@ -56,6 +57,39 @@ async def test_h22_a_client_that_has_closed_its_half_is_given_up_in_time(tmp_pat
             assert await everything(stream) == b""
             await until_idle(first)
             owner.release()
+
+
+async def test_n6_a_call_that_is_given_up_in_time_ends_alone(tmp_path: Path) -> None:
+    """Of a session whose client has closed its half."""
+    limits = attrs.evolve(ServerLimits(), half_closed=0.05)
+    async with two_hosts(tmp_path, limits) as (store, first, _):
+        await store.create_segment(HERE)
+        await store.append(HERE, bytes(7 << 20))
+        with scripted(script_of(Fault.SILENCE)) as owner:
+            first.places.urls[1] = owner.url
+            async with raw_session(first.served) as client:
+                await client.begin("POST", APPEND, b"x", *OCTETS)
+                reads = [
+                    await client.begin(
+                        "GET",
+                        segment_path(HERE, Verb.BYTES),
+                        b"",
+                        "range",
+                        "bytes=0-7340031",
+                        window=16 << 20,
+                    )
+                    for _ in range(3)
+                ]
+                await until(lambda: len(owner.received) == 1)
+                await client.stream.send_eof()
+                forwarder = first.served.gateway.forwarder
+                assert forwarder is not None
+                await until(lambda: not forwarder._flights)
+                # Nothing was read so far, so the server has most of the answers.
+                frames = await client.everything()
+            owner.release()
+
+    assert [frame.call for frame in frames if frame.is_last] == reads
 
 
 async def test_h22_a_lost_connection_ends_the_exchange_at_once(tmp_path: Path) -> None:
