@@ -279,7 +279,7 @@ async def test_e6_a_place_on_bookkeeper_where_another_store_is_begun_meanwhile_i
     other = encode_location(ChunkLocation(str(tmp_path / "other"), site.settings.s3))
 
     async def read_slowly(*arguments: Any) -> LtsBoot:
-        cluster.create("/stores/ledgers-a/chunks", other, 0)
+        cluster.create("/stores/ledgers-a/chunks", other)
         return await read_boot(*arguments)
 
     with monkeypatch.context() as patch:

@@ -16,6 +16,7 @@ import tierlog
 from support.patience import scaled
 from support.stores import CONFIG, config, make
 from tierlog import ClosedError, SegmentStore
+from tierlog.actors.container.local_container import LocalContainer
 from tierlog.actors.settings.configuration import ShutdownConfig
 from tierlog.actors.store import runtime
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
@@ -170,10 +171,9 @@ class Gate(MemoryChunkStorage):
         self.reached, self.release = anyio.Event(), anyio.Event()
         self.error = error
 
-    async def close(self) -> None:
+    async def _close(self) -> None:
         self.reached.set()
         await self.release.wait()
-        await super().close()
         if self.error is not None:
             raise self.error
 
@@ -263,7 +263,7 @@ async def test_a_store_that_ends_by_itself_refuses_calls_and_says_why_when_it_is
         raise RuntimeError("planted")
 
     monkeypatch.setattr(runtime, "_FENCE_CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(runtime.LocalContainer, "ends_fenced", fail)
+    monkeypatch.setattr(LocalContainer, "ends_fenced", fail)
     with pytest.raises(ExceptionGroup) as caught:
         async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
             with anyio.fail_after(scaled(20)):
@@ -282,7 +282,7 @@ async def test_a_cancelled_opening_leaves_nothing_open(tmp_path: Path) -> None:
             super().__init__()
             self.reached, self.release = anyio.Event(), anyio.Event()
 
-        async def open(self) -> None:
+        async def _open(self) -> None:
             self.reached.set()
             await self.release.wait()
 

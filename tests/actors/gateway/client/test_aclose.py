@@ -73,7 +73,8 @@ async def test_a_client_is_entered_in_one_task_and_closed_in_another(tmp_path: P
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(start_up)
         [client] = clients
-        await make(client, "s", b"abc")
+        await client.create_segment("s")
+        await client.append("s", b"abc")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stack.aclose)
         with pytest.raises(ClosedError):
