@@ -220,9 +220,8 @@ async def open_store(
     files: Files | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """Opens the store in the folder ``path``, which is created if it is missing: ``async with
-    open_store("data", containers=4) as store``, or ``store = await open_store("data")`` and ``await
-    store.aclose()``, from any tasks of one event loop. Refuses a folder that another process has open, unless
-    ``take_over`` is set: then that process is fenced, and its calls raise ``NotOwner``.
+    open_store("data") as store``, or ``await open_store("data")`` and ``await store.aclose()``. Refuses one
+    that another process has open, unless ``take_over`` is set: then its calls raise ``NotOwner``.
 
     ``path`` may be ``s3://BUCKET/PREFIX``, or ``bookkeeper://ZOOKEEPER:PORT/PATH`` with chunks where
     ``config.chunks`` says: then all of the store is there, and it can be opened from any machine. It is

@@ -15,7 +15,7 @@ import trio
 import tierlog
 from support.patience import scaled
 from support.stores import CONFIG, config, make
-from tierlog import ClosedError, SegmentStore
+from tierlog import ClosedError, SegmentStore, Unavailable
 from tierlog.actors.container.local_container import LocalContainer
 from tierlog.actors.settings.configuration import ShutdownConfig
 from tierlog.actors.store import runtime
@@ -238,13 +238,13 @@ async def test_an_error_of_the_end_reaches_each_closer_and_the_body(tmp_path: Pa
     async def close() -> None:
         with pytest.raises(ExceptionGroup) as caught:
             await store.aclose()
-        assert caught.group_contains(OSError, match="planted", depth=None)
+        assert caught.group_contains(Unavailable, match="planted", depth=None)
 
     with pytest.raises(ExceptionGroup) as caught:
         async with tierlog.open_store(tmp_path, containers=1, config=CONFIG, storage=gate) as store:
             await in_another_task(close)
             await close()
-    assert caught.group_contains(OSError, match="planted", depth=None)
+    assert caught.group_contains(Unavailable, match="planted", depth=None)
 
 
 async def test_an_error_that_aclose_raises_in_the_body_comes_out_once(tmp_path: Path) -> None:

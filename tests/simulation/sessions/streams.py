@@ -175,7 +175,7 @@ class Connection:
         """Both sides know that it is lost."""
 
     def reset(self, *, client: bool = True, server: bool = True) -> None:
-        """Whom it is told to: the other one waits."""
+        """Whom it reaches: the other one waits."""
         self.up.lose()
         self.down.lose()
         self.is_over = client and server
@@ -285,7 +285,7 @@ class ServerEnd:
         self._buffer = bytearray()
         self._high = 65536
         self._is_closing = self._is_end_due = self._is_reading_paused = self._is_writing_paused = False
-        self._is_reading = self._has_read_end = self._is_end_told = False
+        self._is_reading = self._has_read_end = self._is_end_sent = False
         self.is_closed = False
 
     def begin(self, protocol: Any) -> None:
@@ -403,8 +403,8 @@ class ServerEnd:
             (self._protocol.pause_writing if is_paused else self._protocol.resume_writing)()
         if self._buffer or self.is_closed:
             return
-        if self._is_end_due and not self._is_end_told:
-            self._is_end_told = True
+        if self._is_end_due and not self._is_end_sent:
+            self._is_end_sent = True
             self._down.send_end()
         if self._is_closing:
             self._loop.call_soon(self._lost, None)
@@ -421,7 +421,7 @@ class ServerEnd:
         self._protocol.connection_lost(error)
         if self._up.unread:
             self._connection.reset()
-        if not self._is_end_told:
+        if not self._is_end_sent:
             self._down.send_end()
         self._connection.closed()
 

@@ -7,7 +7,7 @@ doubled, replayed, exchanged and damaged; proxies strip the upgrade, or pass tha
 killed, frozen, lose their power and stop; containers move while their callers wait; callers leave.
 
 At the end nothing fails any more. Then everybody gets sessions again, no call is left on either side, and
-all that clients were told is true of the segments' bytes (``workloads.py``).
+all that clients were answered is true of the segments' bytes (``workloads.py``).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from tierlog.storage_backends.base.names import container_of
 
 pytestmark = pytest.mark.anyio
 
-NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view", "take_backup_step"}
+NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_or_watch", "read_view", "take_backup_step"}
 """The store's own business with ``open_store``, with tools, and with a server."""
 PLAIN_NAMES = {"aclose": "close"}
 """Of the synchronous client."""
