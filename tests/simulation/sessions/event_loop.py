@@ -1,14 +1,14 @@
 """The event loop of one simulated host's server: what its connections ask asyncio for, in virtual time.
 
 The server's connections are protocols of asyncio, and the simulator runs on trio. So the modules of the
-server get ``AsyncioNames`` in place of asyncio, of which they use little: events, timers, tasks. Nothing of
-a host happens while its process stands still, and nothing at all once that is dead.
+server get ``AsyncioNames`` in place of asyncio, of which they use little: events, futures, timers, tasks.
+Nothing of a host happens while its process stands still, and nothing at all once that is dead.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Context, ContextVar
 from types import ModuleType
@@ -89,6 +89,22 @@ class HostTask:
                 callback(self)
 
 
+class Future:
+    """``asyncio.Future`` of nothing, which one task awaits."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def done(self) -> bool:
+        return self._event.is_set()
+
+    def set_result(self, result: None) -> None:
+        self._event.set()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._event.wait().__await__()
+
+
 class HostLoop:
     """``tasks``: those of the host's process."""
 
@@ -114,6 +130,9 @@ class HostLoop:
         task = HostTask(next(self._numbers))
         self._tasks.start_soon(self._run, task, work)
         return task
+
+    def create_future(self) -> Future:
+        return Future()
 
     async def _run(self, task: HostTask, work: Coroutine[Any, Any, None]) -> None:
         self.enter()
