@@ -151,7 +151,7 @@ class HostSite(Site):
     def __init__(
         self, count: int, random: Random, trace: Trace, network: Network, agenda: Any, reported: Any
     ) -> None:
-        latency = Latency(log=random.choice((0.001, 0.01)), chunks=0.01, share=0.5)
+        latency = Latency(log=random.choice((0.001, 0.01, 0.05)), chunks=0.01, share=0.5)
         kind = SiteKind(
             wal=WalKind.SERVICE,
             chunks=random.choice((ChunksKind.APPEND, ChunksKind.OBJECTS)),
