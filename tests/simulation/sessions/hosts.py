@@ -110,6 +110,11 @@ class Server:
     locations: ContainerLocations
     orders: Orders
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether several requests are in flight, tails aside."""
+        return self.context._in_flight > 1
+
     def left_over(self) -> list[str]:
         """Requests, and calls of sessions, that have not ended."""
         found = [

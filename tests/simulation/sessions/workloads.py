@@ -428,7 +428,7 @@ class Leaver(Workload):
     async def run(self) -> None:
         await self.until_done("creates", lambda: self.client.create_segment(self._segment, exist_ok=True))
         for _ in range(self._count):
-            with trio.move_on_after(self._random.choice((0.01, 0.3, 2.0))):
+            with trio.move_on_after(self._random.choice((0.01, 0.3, 2.0, 8.0))):
                 try:
                     async with aclosing(self.client.tail(self._segment)) as blocks:
                         async for _ in blocks:

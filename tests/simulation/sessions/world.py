@@ -134,7 +134,7 @@ class SessionsRun:
 
         for number, name in enumerate(names):
             if number % 2:
-                for part in range(random.choice((1, 1, 3))):
+                for part in range(random.choice((1, 2, 4))):
                     made(PlainAppender, name, part, random.randint(5, 20))
             else:
                 made(NumberedWriter, name, random.randint(8, 30))
@@ -146,7 +146,7 @@ class SessionsRun:
             made(Reader, names, random.randint(5, 20))
         for number in range(random.choice((1, 3))):
             made(Counter, f"counted{number}", random.randint(3, 12))
-        for number in range(random.randint(0, 3)):
+        for number in range(random.randint(1, 3)):
             made(Leaver, f"empty{number}", random.randint(1, 4))
 
     async def _use(self, clients: Sequence[Client]) -> None:
@@ -238,6 +238,10 @@ class SessionsRun:
     async def _stop_and_restart(self, host: Host) -> None:
         process = host.process
         assert process is not None
+        # Rather in the middle of something.
+        with trio.move_on_after(1.0):
+            while host.server is not None and not host.server.is_changing:
+                await trio.sleep(0.001)
         await process.stop()
         if host.process is process:
             self._network.leave(host.url)
