@@ -110,6 +110,11 @@ class Server:
     locations: ContainerLocations
     orders: Orders
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether several requests are in flight, tails aside."""
+        return self.context._in_flight > 1
+
     def left_over(self) -> list[str]:
         """Requests, and calls of sessions, that have not ended."""
         found = [
@@ -151,7 +156,7 @@ class HostSite(Site):
     def __init__(
         self, count: int, random: Random, trace: Trace, network: Network, agenda: Any, reported: Any
     ) -> None:
-        latency = Latency(log=random.choice((0.001, 0.01)), chunks=0.01, share=0.5)
+        latency = Latency(log=random.choice((0.001, 0.01, 0.05)), chunks=0.01, share=0.5)
         kind = SiteKind(
             wal=WalKind.SERVICE,
             chunks=random.choice((ChunksKind.APPEND, ChunksKind.OBJECTS)),

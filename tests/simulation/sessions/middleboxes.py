@@ -156,3 +156,4 @@ def meddle(connection: Connection, fault: FrameFault, *, upwards: bool) -> None:
     """``fault`` in the frames of one direction."""
     stream = connection.up if upwards else connection.down
     stream.pass_on = UpgradeFilter(bytes, fault)
+    stream.shows_fault = lambda: fault.shows

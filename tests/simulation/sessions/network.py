@@ -57,8 +57,7 @@ class Network:
         self.proxies: dict[str, Callable[[Connection], None]] = {}
         self.connections: list[Connection] = []
         """All that ever were."""
-        self.frame_faults: list[tuple[Connection, FrameFault, bool]] = []
-        """With whether it is on the way to the host."""
+        self._frame_faults: list[FrameFault] = []
         self.is_healed = False
         self._proxied: list[Connection] = []
 
@@ -105,9 +104,8 @@ class Network:
         elif random.random() < self.swarm.frames:
             number = 1 + int(random.expovariate(1 / 8))
             fault = FrameFault(random.choice(FrameFault.KINDS), number, random)
-            upwards = random.random() < 0.5
-            meddle(connection, fault, upwards=upwards)
-            self.frame_faults.append((connection, fault, upwards))
+            meddle(connection, fault, upwards=random.random() < 0.5)
+            self._frame_faults.append(fault)
 
     def remove_proxy(self, url: str) -> None:
         self.proxies.pop(url, None)
@@ -128,7 +126,7 @@ class Network:
         self.is_healed = True
         self.dark.clear()
         self.proxies.clear()
-        for _, fault, _ in self.frame_faults:
+        for fault in self._frame_faults:
             fault.stop()
         for connection in self.connections:
             both = (connection.up, connection.down)

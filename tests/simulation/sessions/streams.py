@@ -18,9 +18,11 @@ import attrs
 import trio
 
 from ..fleets.network import Agenda
+from ..invariants import Broken
 from .event_loop import HostLoop
 
 _LARGE = 1 << 40
+_GOES_ON = "it does not hold that frames that do not belong together end their session (N1)"
 
 
 @attrs.frozen
@@ -52,6 +54,8 @@ class ByteStream:
         self._reset = reset
         self.pass_on: Callable[[bytes], bytes] = bytes
         """What a middlebox makes of the bytes."""
+        self.shows_fault: Callable[[], bool] = bool
+        """Whether what was passed on shows the receiver what a middlebox did."""
         self.on_data: Callable[[], None] = _nothing
         """There is something to read, or nothing more will come."""
         self.on_room: Callable[[], None] = _nothing
@@ -62,6 +66,8 @@ class ByteStream:
         """It goes nowhere."""
         self.held_until = 0.0
         self._sent = 0
+        self._carried = self._taken = 0
+        self._fault_at = _LARGE
         self._on_way = 0
         self._last = 0.0
         self._is_end_sent = False
@@ -107,7 +113,15 @@ class ByteStream:
         self._is_end_sent = True
         self._schedule(self._arrive_end)
 
+    @property
+    def has_shown_fault(self) -> bool:
+        """Its receiver has read it."""
+        return self._taken >= self._fault_at
+
     def _carry(self, data: bytes) -> None:
+        self._carried += len(data)
+        if self._fault_at == _LARGE and self.shows_fault():
+            self._fault_at = self._carried
         position = 0
         while position < len(data):
             size = self._random.randint(1, self._options.pieces)
@@ -139,6 +153,7 @@ class ByteStream:
     def take(self, size: int) -> bytes:
         data = bytes(self.unread[:size])
         del self.unread[:size]
+        self._taken += len(data)
         self.on_room()
         return data
 
@@ -234,6 +249,8 @@ class ClientEnd(anyio.abc.ByteStream):
                 raise anyio.ClosedResourceError
             if self._is_lost:
                 raise anyio.BrokenResourceError
+            if self._down.has_shown_fault:
+                raise Broken(f"{_GOES_ON}\nthe client of connection {self._connection.number}")
             if self._down.unread:
                 return self._down.take(max_bytes)
             if self._down.is_ended:
@@ -311,6 +328,8 @@ class ServerEnd:
             data = self._up.take(len(room))
             room[: len(data)] = data
             self._protocol.buffer_updated(len(data))
+            if self._up.has_shown_fault and not self._protocol._is_dropping and not self._is_closing:
+                raise Broken(f"{_GOES_ON}\nthe server of connection {self._connection.number}")
             self._read_soon()
         elif self._up.is_ended and not self._has_read_end:
             self._has_read_end = True

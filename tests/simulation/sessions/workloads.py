@@ -8,6 +8,7 @@ tail got are the bytes of the segment. No call takes longer than its deadline al
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from math import inf
@@ -133,6 +134,10 @@ class Caller:
                 await trio.sleep(self._random.choice((0.01, 0.2)))
             except SegmentExists:
                 return None
+            except TierlogError as error:
+                raise Broken(
+                    f"it does not hold that only calls with a reason are refused\n{error}"
+                ) from error
 
     def size(self) -> int:
         return self._random.choice(_SIZES)
@@ -208,14 +213,22 @@ class PlainAppender(Workload):
         self.segment = segment
         self._part = f"{segment}.{part}"
         self._count = count
+        self._begins: list[int] = []
+        """The first of those that are sent at a time."""
         self._acked: dict[int, int] = {}
         """Offsets by number."""
         self._refused: dict[int, str] = {}
 
     async def run(self) -> None:
         await self.until_done("creates", lambda: self.client.create_segment(self.segment, exist_ok=True))
-        for number in range(self._count):
-            await self._append(number)
+        number = 0
+        while number < self._count:
+            self._begins.append(number)
+            following = min(self._count, number + self._random.choice((1, 1, 3, 6)))
+            async with trio.open_nursery() as nursery:
+                for each in range(number, following):
+                    nursery.start_soon(self._append, each)
+            number = following
             await self.pause()
 
     async def _append(self, number: int) -> None:
@@ -259,10 +272,10 @@ class PlainAppender(Workload):
                     f"it does not hold that what is refused is not done\n{self._part} {number}, at {found}: "
                     f"{self._refused[number]}"
                 )
-        order = [number for _, number in sorted((offsets[0], number) for number, offsets in places.items())]
-        acked_order = [number for number in order if number in self._acked]
-        if acked_order != sorted(acked_order):
-            raise Broken(f"it does not hold that acked appends keep their order\n{self._part}: {acked_order}")
+        order = [number for number, _ in sorted(self._acked.items(), key=lambda acked: acked[1])]
+        rounds = [bisect(self._begins, number) for number in order]
+        if rounds != sorted(rounds):
+            raise Broken(f"it does not hold that acked appends keep their order\n{self._part}: {order}")
 
 
 class Counter(Workload):
@@ -402,6 +415,27 @@ class Tail(Workload):
                 f"it does not hold that tails get exactly the segment's bytes\n{self.name}: "
                 f"{len(self.content)} bytes and not {len(content)}"
             )
+
+
+class Leaver(Workload):
+    """Follows a segment that is never sealed, and leaves."""
+
+    def __init__(self, segment: str, count: int, *arguments: object) -> None:
+        super().__init__(f"leaver of {segment}", *arguments)  # type: ignore[arg-type]
+        self._segment = segment
+        self._count = count
+
+    async def run(self) -> None:
+        await self.until_done("creates", lambda: self.client.create_segment(self._segment, exist_ok=True))
+        for _ in range(self._count):
+            with trio.move_on_after(self._random.choice((0.01, 0.3, 2.0, 8.0))):
+                try:
+                    async with aclosing(self.client.tail(self._segment)) as blocks:
+                        async for _ in blocks:
+                            raise Broken("it does not hold that a tail of nothing has no block")
+                except TierlogError as error:
+                    self._shared.trace.note(self.name, f"{type(error).__name__}: {error}")
+            await self.pause()
 
 
 class Visitor(Caller):
