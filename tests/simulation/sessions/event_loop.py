@@ -33,6 +33,7 @@ from tierlog.actors.gateway.server import (
 )
 from tierlog.actors.gateway.wire import session as wire_session
 from tierlog.actors.gateway.wire.session import FrameDecoder
+from tierlog.storage_backends.base.checksum import Buffer
 
 from ..fleets.network import Agenda
 from ..gates import Gate, Killed
@@ -239,9 +240,10 @@ class WatchedSession(ClientSession):
             self._ended.add(call.id)
         super().cancel(call)
 
-    def take_output(self) -> bytes:
+    def take_output(self) -> list[Buffer]:
         output = super().take_output()
-        if sent := self._ended.intersection(frame.call for frame in self._sent.feed(output)):
+        frames = self._sent.feed(b"".join(output))
+        if sent := self._ended.intersection(frame.call for frame in frames):
             raise Broken(f"it does not hold that what ended unsent is never sent\ncalls {sorted(sent)}")
         return output
 
@@ -255,6 +257,7 @@ _SMALL: dict[ModuleType, dict[str, Any]] = {
         "PIECE_BYTES": PIECE,
         "CALL_WINDOW": 2 * WINDOW,
         "STREAM_WINDOW": PIECE,
+        "LARGE_BYTES": 700,
     },
     session_call: {"BODY_WINDOW": WINDOW, "PIECE_BYTES": PIECE},
     session: {"IDLE_SECONDS": 5.0, "UNREAD_CALLS": 3, "FRAME_SECONDS": 10.0},
