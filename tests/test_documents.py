@@ -142,6 +142,7 @@ def test_every_verb_exists_and_every_verb_is_named() -> None:
         "local_containers",
         "mark_closed",
         "on_container",
+        "read_or_watch",
         "read_view",
         "take_backup_step",
     }

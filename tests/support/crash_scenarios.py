@@ -157,7 +157,6 @@ CHECKPOINT = Scenario(
                     create("b/s"),
                     append("b/s", "b", 40),
                     append("b/s", "more", 40),
-                    append("b/s", "yet more", 40),
                     Seal("b/s"),
                     Flush(),
                 ],

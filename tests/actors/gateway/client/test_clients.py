@@ -418,9 +418,10 @@ def test_p3_an_interrupted_backup_leaves_its_name_free(
     def interrupted_at_the_record(step: BackupStep) -> Call[StepAnswer]:
         if step.kind is StepKind.PUT:
             os.kill(os.getpid(), signal.SIGINT)
-            # Until the interrupt is on its way here. Else the backup might be whole before.
+            # The interrupt arrives here before the record is sent: else the backup might be whole.
             while not store._loop._loop._wanted:
                 time.sleep(0.001)
+            store._loop._loop._work()
         return take(step)
 
     with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
