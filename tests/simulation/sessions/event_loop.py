@@ -21,7 +21,6 @@ import trio
 
 from tierlog.actors.gateway.client import coalescer, sessions
 from tierlog.actors.gateway.client import session as client_session
-from tierlog.actors.gateway.client.session import ClientSession, SessionCall
 from tierlog.actors.gateway.server import (
     connection,
     connections,
@@ -32,13 +31,12 @@ from tierlog.actors.gateway.server import (
     write_side,
 )
 from tierlog.actors.gateway.wire import session as wire_session
-from tierlog.actors.gateway.wire.session import FrameDecoder
-from tierlog.storage_backends.base.checksum import Buffer
 
 from ..fleets.network import Agenda
 from ..gates import Gate, Killed
 from ..invariants import Broken
 from ..loop import carry_out
+from .watched import WatchedConnection, WatchedSession
 
 _STANDING_STILL = 0.05
 """Seconds after which a process that stands still is looked at again."""
@@ -227,27 +225,6 @@ class _ErrorLog:
         return getattr(self.original, name)
 
 
-class WatchedSession(ClientSession):
-    """N6: of a call that ended before it was sent, nothing is sent."""
-
-    def __init__(self, write: Callable[[], None]) -> None:
-        super().__init__(write)
-        self._sent = FrameDecoder()
-        self._ended: set[int] = set()
-
-    def cancel(self, call: SessionCall) -> None:
-        if not call.is_sent:
-            self._ended.add(call.id)
-        super().cancel(call)
-
-    def take_output(self) -> list[Buffer]:
-        output = super().take_output()
-        frames = self._sent.feed(b"".join(output))
-        if sent := self._ended.intersection(frame.call for frame in frames):
-            raise Broken(f"it does not hold that what ended unsent is never sent\ncalls {sorted(sent)}")
-        return output
-
-
 WINDOW, PIECE = 4096, 1024
 """Bytes of a window and of a frame in these worlds: a few events fill them."""
 _SMALL: dict[ModuleType, dict[str, Any]] = {
@@ -279,6 +256,7 @@ def simulated_server() -> Iterator[None]:
         for module in (exchange, fan_out):
             stack.enter_context(mock.patch.object(module, "_log", _ErrorLog(module._log)))
         stack.enter_context(mock.patch.object(sessions, "ClientSession", WatchedSession))
+        stack.enter_context(mock.patch.object(connection, "SessionConnection", WatchedConnection))
         for module, values in _SMALL.items():
             stack.enter_context(mock.patch.multiple(module, **values))
         yield

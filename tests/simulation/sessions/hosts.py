@@ -112,7 +112,7 @@ class Server:
 
     @property
     def is_changing(self) -> bool:
-        """Whether several requests are in flight, tails aside."""
+        """Whether several requests are in flight, besides tails."""
         return self.context._in_flight > 1
 
     def left_over(self) -> list[str]:

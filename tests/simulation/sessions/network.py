@@ -13,9 +13,8 @@ from ..fleets.network import Agenda
 from ..trace import Trace
 from .event_loop import HostLoop
 from .middleboxes import FrameFault, meddle
-from .streams import ClientEnd, Connection, StreamOptions
+from .streams import DELAY, ClientEnd, Connection, StreamOptions
 
-_DELAY = 0.0005
 _PIECES = (9, 120, 1500, 1 << 16, 1 << 16)
 _ROOMS = (300, 3000, 20_000, 1 << 17)
 _DARK_SECONDS = 0.3
@@ -66,7 +65,7 @@ class Network:
 
     async def dial(self, url: str) -> ClientEnd:
         """A connection to the host at ``url``. Raises ``OSError``; waits while no packet comes through."""
-        await trio.sleep(self._random.expovariate(1 / _DELAY))
+        await trio.sleep(self._random.expovariate(1 / DELAY))
         while url in self.dark:
             await trio.sleep(_DARK_SECONDS)
         door = self.doors.get(url)
@@ -86,7 +85,7 @@ class Network:
         return connection.client
 
     def _options(self, random: Random) -> StreamOptions:
-        options = StreamOptions(_DELAY, random.choice(_PIECES), random.choice(_ROOMS))
+        options = StreamOptions(DELAY, random.choice(_PIECES), random.choice(_ROOMS))
         if self.is_healed:
             return options
         if random.random() < self.swarm.slow:
@@ -133,4 +132,4 @@ class Network:
             if connection in self._proxied or any(stream.is_lost or stream.is_cut for stream in both):
                 connection.reset()
             for stream in both:
-                stream.held_until = 0.0
+                stream.heal()

@@ -22,6 +22,8 @@ from ..invariants import Broken
 from .event_loop import HostLoop
 
 _LARGE = 1 << 40
+DELAY = 0.0005
+"""Mean seconds on the way, where nothing is slow."""
 _GOES_ON = "it does not hold that frames that do not belong together end their session (N1)"
 
 
@@ -161,6 +163,12 @@ class ByteStream:
         """Nothing arrives for so long. No end is in sight of either side."""
         self.held_until = max(self.held_until, trio.current_time() + seconds)
 
+    def heal(self) -> None:
+        """It is held no more, and as fast as any."""
+        self.held_until = 0.0
+        self._options = attrs.evolve(self._options, delay=DELAY, room=max(self._options.room, 20_000))
+        self.on_room()
+
     def lose(self) -> None:
         """What is on its way never arrives."""
         self.is_lost = True
@@ -190,7 +198,7 @@ class Connection:
         """Both sides know that it is lost."""
 
     def reset(self, *, client: bool = True, server: bool = True) -> None:
-        """Whom it reaches: the other one waits."""
+        """``client``, ``server``: who notices. The other one waits."""
         self.up.lose()
         self.down.lose()
         self.is_over = client and server
@@ -302,7 +310,7 @@ class ServerEnd:
         self._buffer = bytearray()
         self._high = 65536
         self._is_closing = self._is_end_due = self._is_reading_paused = self._is_writing_paused = False
-        self._is_reading = self._has_read_end = self._is_end_sent = False
+        self._is_reading = self._has_read_end = self._has_sent_end = False
         self.is_closed = False
 
     def begin(self, protocol: Any) -> None:
@@ -422,8 +430,8 @@ class ServerEnd:
             (self._protocol.pause_writing if is_paused else self._protocol.resume_writing)()
         if self._buffer or self.is_closed:
             return
-        if self._is_end_due and not self._is_end_sent:
-            self._is_end_sent = True
+        if self._is_end_due and not self._has_sent_end:
+            self._has_sent_end = True
             self._down.send_end()
         if self._is_closing:
             self._loop.call_soon(self._lost, None)
@@ -440,7 +448,7 @@ class ServerEnd:
         self._protocol.connection_lost(error)
         if self._up.unread:
             self._connection.reset()
-        if not self._is_end_sent:
+        if not self._has_sent_end:
             self._down.send_end()
         self._connection.closed()
 

@@ -7,7 +7,7 @@ doubled, replayed, exchanged and damaged; proxies strip the upgrade, or pass tha
 killed, frozen, lose their power and stop; containers move while their callers wait; callers leave.
 
 At the end nothing fails any more. Then everybody gets sessions again, no call is left on either side, and
-all that clients were answered is true of the segments' bytes (``workloads.py``).
+all that clients know is true of the segments' bytes (``workloads.py``).
 """
 
 from __future__ import annotations
@@ -181,6 +181,8 @@ class SessionsRun:
         )  # fmt: skip
         share = random.choice((0.15, 0.4, 0.8))
         chosen = [act for act in acts if random.random() < share]
+        if random.random() < 0.5:
+            chosen += [self._stop] * (1 + len(chosen) // 2)
         mean = random.choice((0.02, 0.2, 1.0))
         for _ in range(DISTURBANCES if chosen else 0):
             await trio.sleep(random.expovariate(1 / mean))
@@ -242,6 +244,11 @@ class SessionsRun:
         with trio.move_on_after(1.0):
             while host.server is not None and not host.server.is_changing:
                 await trio.sleep(0.001)
+        if self._random.random() < 0.5:
+            # What clients send now comes behind the end of their session.
+            for connection in self._network.open_to(host.url):
+                connection.up.hold(self._random.choice((0.005, 0.02, 0.05)))
+            await trio.sleep(0.003)
         await process.stop()
         if host.process is process:
             self._network.leave(host.url)
