@@ -9,11 +9,13 @@ Cancellation: a call whose thread is interrupted (Ctrl-C, or what a signal handl
 has ended before the exception goes on. A second interrupt does not wait for that.
 
 Forks and the end of the process: in the child of a fork nothing of the loop is touched, because its
-descriptors are those of the parent. The thread is a daemon: a process may end without a close."""
+descriptors are those of the parent. The thread is a daemon: a process may end without a close, and what runs
+at the interpreter's end is refused, because nothing would answer."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
@@ -45,11 +47,12 @@ class _Reply(Generic[T]):
         self.is_there = False
 
     def resolve(self, value: T | None, error: BaseException | None = None) -> None:
-        """The first one counts."""
+        """The first one counts. Two threads may refuse the same at once."""
         if not self.is_there:
             self._value, self._error = value, error
             self.is_there = True
-            self._gate.release()
+            with suppress(RuntimeError):  # the other one was in between
+                self._gate.release()
 
     def wait(self) -> None:
         # An interrupt may have come behind the acquisition, which succeeds only once.
@@ -57,12 +60,15 @@ class _Reply(Generic[T]):
             self._gate.acquire()
 
     def result(self) -> T:
-        if self._error is None:
+        error, self._error = self._error, None
+        if error is None:
             return cast(T, self._value)
         try:
-            raise self._error
+            raise error
         finally:
-            del self  # its traceback has this frame
+            # Its traceback has this frame, and those of the call: what it holds must not wait for the
+            # collector.
+            del error
 
 
 class _Call(Generic[T]):
@@ -175,14 +181,17 @@ class _Loop(Generic[V]):
     # --- on any thread -----------------------------------------------------------------------------
 
     def soon(self, act: Callable[[], None], refuse: Callable[[], None] = lambda: None) -> None:
-        """Do ``act`` in the loop; ``refuse``, on whatever thread, if that has ended."""
-        self._wanted.append((act, refuse))
-        # What is added before there is a loop, that finds at its start.
-        if self._loop is not None:
-            with suppress(RuntimeError):  # it is closed
-                self._loop.call_soon_threadsafe(self._work, context=self._context)
+        """Do ``act`` in the loop; ``refuse``, here or in the thread of the loop, if that has ended."""
+        if not self._has_ended:
+            self._wanted.append((act, refuse))
+            # What is added before there is a loop, that finds at its start.
+            if self._loop is not None:
+                with suppress(RuntimeError):  # it is closed
+                    self._loop.call_soon_threadsafe(self._work, context=self._context)
+        # It may have ended meanwhile. Nobody takes what another thread waits for out of the queue here: an
+        # interrupt would lose it.
         if self._has_ended:
-            self._refuse_all()
+            refuse()
 
     def end(self, reply: _Reply[None], act: Callable[[], None]) -> None:
         """Do ``act``, which ends the loop, and resolve the reply when it has ended."""
@@ -206,12 +215,10 @@ class _Loop(Generic[V]):
             f"the {self._what} is closed, or was closed during the call, which may have been carried out{why}"
         )
 
-    def _refuse_all(self) -> None:
-        # Several threads may do so at once.
-        with suppress(IndexError):
-            while True:
-                _, refuse = self._wanted.popleft()
-                refuse()
+    @property
+    def can_be_waited_for(self) -> bool:
+        """Not by its own thread, and not at the interpreter's end, when no other thread runs any more."""
+        return self.thread != threading.get_ident() and not sys.is_finalizing()
 
     # --- in the loop -------------------------------------------------------------------------------
 
@@ -225,7 +232,9 @@ class _Loop(Generic[V]):
         self._has_ended = True
         self.opened.resolve(None, self._failure or self.closed())
         # From here on each thread that wants something refuses it itself.
-        self._refuse_all()
+        while self._wanted:
+            _, refuse = self._wanted.popleft()
+            refuse()
         for reply in self._ends:
             reply.resolve(None, self._failure)
 
@@ -296,11 +305,14 @@ class LoopThread(Generic[V]):
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
         """The result of ``make()``, which is called and awaited in the loop, in the caller's context.
 
-        Raises ``ClosedError`` in the child of a fork, in the loop's own thread (where finalizers may run,
-        which cannot wait), and if the loop ends before the call does."""
+        Raises ``ClosedError`` in the child of a fork, in the loop's own thread and at the interpreter's end
+        (where finalizers may run, which cannot wait), and if the loop ends before the call does."""
         self.guard.check()
-        if self._loop.thread == threading.get_ident():
-            raise ClosedError(f"a finalizer or a hook in the thread of the {self._what} cannot wait for it")
+        if not self._loop.can_be_waited_for:
+            raise ClosedError(
+                f"a finalizer or a hook in the thread of the {self._what}, or at the end of the interpreter, "
+                f"cannot wait for it"
+            )
 
         call = _Call(self._loop, make, self._loop.context())
         try:
@@ -328,14 +340,15 @@ class LoopThread(Generic[V]):
         """Leave the context and end the thread; calls that wait end with ``ClosedError``.
 
         ``drains``: leave the context as at the end of its body; else as if that was cancelled. Returns when
-        the loop has ended, but at once in its own thread, and does nothing in the child of a fork."""
+        the loop has ended, but at once in its own thread and at the interpreter's end, and does nothing in
+        the child of a fork."""
         if not self.guard.thread:
             return
 
         reply: _Reply[None] = _Reply()
         try:
             self._loop.end(reply, self._loop.leave if drains else self._loop.abort)
-            if self._loop.thread != threading.get_ident():
+            if self._loop.can_be_waited_for:
                 reply.wait()
         except BaseException:
             self._loop.end(reply, self._loop.abort)

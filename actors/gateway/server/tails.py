@@ -177,6 +177,8 @@ async def _read_on(call: Call, position: int, segment_id: int, *, is_at_end: boo
     whether there will never be more."""
     is_checked, size = False, call.server.limits.block_bytes
     if is_at_end:
+        # It would wait in another segment of the name for as long as that is shorter.
+        await check_same(call, segment_id)
         # Without room, which others would wait for as long as nothing is appended.
         async with aclosing(_blocks(call, position, 1)) as blocks:
             if not await anext(blocks, b""):

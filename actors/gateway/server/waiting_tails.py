@@ -109,7 +109,9 @@ class WaitingTail:
         call.started = True
         status, waits = 200, False
         try:
-            await call.wait_read()  # it may be here because its client is slow
+            # It may be here because its client is slow. It counts among the tails meanwhile.
+            with anyio.CancelScope() as waiting, self._gateway.parked(waiting, has_begun=True):
+                await call.wait_read()
             waits = await self._read_on(call, self.position, fan_out.segment_id) is not None
         except Disconnected:
             status = CLIENT_GONE

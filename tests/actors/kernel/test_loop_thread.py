@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
+import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
+from typing import Any
 
 import anyio
 import pytest
 
 from support.patience import scaled
 from tierlog import ClosedError
+from tierlog.actors.kernel import loop_thread
 from tierlog.actors.kernel.loop_thread import LoopThread
 
 WHERE: ContextVar[str] = ContextVar("where", default="nowhere")
@@ -236,6 +241,79 @@ def test_no_call_waits_for_a_loop_that_ends_meanwhile() -> None:
         with running() as loop, ending(*(threading.Thread(target=call, args=(loop,)) for _ in range(4))):
             calls.wait()
             loop.close(drains=True)
+
+
+def at_line(number: int, act: Callable[[], None]) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that calls ``act`` in front of a thread's ``number``-th line in the module."""
+    lines = itertools.count()
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != loop_thread.__file__:
+            return None
+        if event == "line" and next(lines) == number:
+            act()
+        return trace
+
+    return trace
+
+
+def test_an_interrupted_thread_takes_no_refusal_of_another_one_with_it() -> None:
+    """Each place of a call of one thread with each place of an interrupt in another."""
+
+    class Interrupt(Exception):
+        pass
+
+    def interrupt() -> None:
+        raise Interrupt
+
+    def call() -> None:
+        with suppress(ClosedError, Interrupt):
+            loop.run(value)
+
+    def call_and_stop(number: int, stopped: threading.Event, go_on: threading.Event) -> None:
+        def stop() -> None:
+            stopped.set()
+            go_on.wait()
+
+        sys.settrace(at_line(number, stop))
+        call()
+        sys.settrace(None)
+        stopped.set()
+
+    with running() as loop:
+        loop.close(drains=True)
+        before = sys.gettrace()
+        for number, interrupted in itertools.product(range(0, 36, 3), range(36)):
+            stopped, go_on = threading.Event(), threading.Event()
+            other = threading.Thread(target=call_and_stop, args=(number, stopped, go_on), daemon=True)
+            with ending(other):
+                assert stopped.wait(scaled(30))
+                sys.settrace(at_line(interrupted, interrupt))
+                call()
+                sys.settrace(before)
+                go_on.set()
+
+
+def test_a_failed_call_leaves_nothing_to_the_collector() -> None:
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    async def fail() -> None:
+        data = Held()
+        held.append(weakref.ref(data))
+        raise KeyError("k")
+
+    with running() as loop:
+        gc.disable()
+        try:
+            with suppress(KeyError):
+                loop.run(fail)
+            loop.run(value)  # the task of the first has ended
+            assert held[0]() is None
+        finally:
+            gc.enable()
 
 
 def test_the_body_ends_well_or_is_cancelled() -> None:

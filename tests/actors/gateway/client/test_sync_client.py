@@ -252,6 +252,26 @@ client = context.__enter__()
 atexit.register(context.__exit__, None, None, None)
 atexit.register(client.append, "s", b"x")
 """,
+    "in a finalizer": """
+from tierlog import ClosedError
+class Journal:
+    def __init__(self):
+        self.client = tierlog.connect_sync(url).__enter__()
+    def __del__(self):
+        try:
+            self.client.append("s", b"x")
+        except ClosedError:
+            self.client.close()
+journal = Journal()
+""",
+    "in a generator": """
+def offsets():
+    with tierlog.connect_sync(url) as client:
+        while True:
+            yield client.append("s", b"x")
+found = offsets()
+next(found)
+""",
 }
 
 

@@ -274,6 +274,8 @@ async def test_n8_a_tail_whose_window_is_full_waits_again_once_it_is_taken(a: Se
         while found != {slow: b"ab", quick: b"abcdefg"}:
             frame = await client.next()
             found[frame.call] += frame.payload
+        await anyio.wait_all_tasks_blocked()
+        assert a.gateway.tails == 2, "one that is read slowly is a tail too"
         await client.send(slow, Kind.WINDOW, *number_parts(1000))
         while found[slow] != b"abcdefg":
             found[slow] += (await client.next()).payload
@@ -304,6 +306,19 @@ async def test_n8_a_waiting_tail_ends_with_its_segment(a: ServedStore) -> None:
 
     assert (broken.call, broken.kind) == (deleted, Kind.BROKEN)
     await until(lambda: answers(a) == {("GET", 200): 2})
+
+
+async def test_n8_a_waiting_tail_waits_in_no_other_segment_of_its_name(a: ServedStore) -> None:
+    await a.store.append("a", b"long")
+    async with raw_session(a) as client:
+        tail = await client.begin("GET", f"{TAIL}&offset=4")
+        await client.next()
+        await until(lambda: a.gateway.tails == 1)
+        await a.store.delete_segment("a")
+        await a.store.create_segment("a")
+        broken = await client.next()
+
+    assert (broken.call, broken.kind) == (tail, Kind.BROKEN)
 
 
 async def test_n8_a_stopping_server_ends_waiting_tails_cleanly(a: ServedStore) -> None:
