@@ -70,7 +70,7 @@ class _OwnerTask(Generic[T]):
         self._failure: BaseException | None = None
 
     async def open(self) -> T:
-        spawn(self._run)
+        spawn(self._run, self._end)
         try:
             await self._opened.wait()
         except BaseException:
@@ -123,9 +123,10 @@ class _OwnerTask(Generic[T]):
             if self._opened.is_set() and not self._closing.is_set():
                 # The body may be long in noticing it.
                 _log.error("ended_by_itself", error, what=self._what)
-        finally:
-            self._opened.set()
-            self._ended.set()
+
+    def _end(self) -> None:
+        self._opened.set()
+        self._ended.set()
 
 
 class _Unentered:

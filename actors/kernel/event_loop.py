@@ -123,17 +123,29 @@ _spawned: set[asyncio.Task[None]] = set()
 """The event loop itself keeps no task alive."""
 
 
-def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def spawn(run: Callable[[], Coroutine[Any, Any, None]], at_end: Callable[[], None]) -> None:
     """Run ``run``, which raises nothing, in a task that no task group holds. It is cancelled when the event
-    loop ends: by ``asyncio.run``, or after trio's main task."""
+    loop ends: by ``asyncio.run``, before it has begun too, or after trio's main task. ``at_end`` is called at
+    its end, whether it has begun or not."""
     trio = running_trio()
     if trio is not None:
-        trio.lowlevel.spawn_system_task(run, context=copy_context())
+
+        async def run_to_end() -> None:
+            try:
+                await run()
+            finally:
+                at_end()
+
+        trio.lowlevel.spawn_system_task(run_to_end, context=copy_context())
         return
+
+    def ended(task: asyncio.Task[None]) -> None:
+        _spawned.discard(task)
+        at_end()
 
     task = asyncio.get_running_loop().create_task(run())
     _spawned.add(task)
-    task.add_done_callback(_spawned.discard)
+    task.add_done_callback(ended)
 
 
 def event_source() -> EventSource:

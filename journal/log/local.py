@@ -98,6 +98,7 @@ class _Appended(NamedTuple):
     register: FileHandle
     parts: tuple[Part, ...]
     spare: Seal | None
+    """The spare that it began, or found gone: there is none any more."""
     space: Space | None
 
 
@@ -298,7 +299,8 @@ class LocalLog(DurableDataLog):
                 return self._apply(found, size, truncate_before)
 
     def _append(self, group: _Group) -> Program[_Appended]:
-        current, register, parts, spare = self._current, self._register, self._parts, self._spare
+        current, register, parts = self._current, self._register, self._parts
+        spare: Seal | None = None
         assert current is not None
         assert register is not None
         # What a roll replaced is closed by the next append, not by the roll: until ``_apply``,
@@ -310,12 +312,15 @@ class LocalLog(DurableDataLog):
             sealed = self._needed_parts(current)
             # W1: not a file among another log's.
             yield from confirm_named(register, self._epoch)
+            spare = self._spare
             rolled = yield from roll(
                 self._context, current, self._next_group, self._truncate_before, sealed, spare
             )
-            if rolled is not None:
+            if rolled is None:
+                spare = None
+            else:
                 current, register = rolled
-                parts, spare = sealed, None
+                parts = sealed
 
         end = current.position + FRAME_HEADER_BYTES + group.size
         allocated = current.allocated
@@ -381,7 +386,7 @@ class LocalLog(DurableDataLog):
     def _apply(self, found: _Appended, size: int, truncate_before: int) -> int:
         number = self._next_group
         self._current, self._register, self._parts = found.current, found.register, found.parts
-        if found.spare is None:
+        if found.spare is not None:
             self._spare = None
         # Recovery has read all of it: 8 bytes for each group and the last group's payload are free from now
         # on (W2).
@@ -418,10 +423,11 @@ class LocalLog(DurableDataLog):
                     await self._sweeper.run(self._remove(register, needless, spare))
                 finally:
                     self._swept_under = ()
+                    # Also if it failed or was cancelled: whatever was not renamed, the next roll misses.
+                    self._spare = self._spare or spare
                 async with self._turn:
                     # Again: during the removal appends went on, and one may have rolled or failed.
                     register, current = self._require_owner("truncate")
-                    self._spare = self._spare or spare
                     await self._measure_room(register, current)
 
     async def _drop_covered(self) -> Mapping[FileId, int]:

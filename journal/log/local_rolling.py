@@ -22,7 +22,7 @@ from ..registers.local import confirm_epoch
 from .frames import FileHeader, FileId, Seal, encode_header, file_salt
 from .local_history import Part
 from .local_layout import LogLayout
-from .local_writer import CurrentFile, LogContext, begin_file, is_full, trim
+from .local_writer import CurrentFile, LogContext, begin_file, is_full, trim, withdraw
 
 _PAGE_BYTES = 4096
 _ZEROS = bytes(_PAGE_BYTES)
@@ -93,20 +93,26 @@ def _begin_spare(
     parts: Sequence[Part],
 ) -> Program[CurrentFile | None]:
     """Make the spare the WAL file ``file``; return when its start and its name are durable. None if it is
-    gone: a newer owner removed it."""
+    gone: a newer owner removed it, or this one, because the disk is too full even for that."""
     layout = context.layout
+    name, old_name = layout.wal(file), layout.spare(spare.file)
     seals = tuple(part.seal for part in parts)
     start = encode_header(FileHeader(context.log_id, file, first_group, truncate_before, False, seals))
     try:
-        handle: FileHandle = yield Open(layout.spare(spare.file), write=True, cold=True)
+        handle: FileHandle = yield Open(old_name, write=True, cold=True)
         context.handles.append(handle)
         yield write_over(handle, 0, (start,), len(start), spare.end)
         # Before the name: a WAL file that was written over has a valid start, whatever is lost.
         yield Sync(handle)
-        yield Rename(layout.spare(spare.file), layout.wal(file))
+        yield Rename(old_name, name)
+        yield SyncFolder(layout.folder)
     except FileNotFoundError:
         return None
-    yield SyncFolder(layout.folder)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        yield from withdraw(layout, old_name, name)
+        return None
     salt = file_salt(context.log_id, file)
     sync = Sync(handle)
     return CurrentFile(

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import attrs
 
-from ...storage_backends.base.errors import StorageFull
+from ...storage_backends.base.errors import StorageFull, Unavailable
 from ...storage_backends.base.files import (
     FULL,
     Allocate,
@@ -146,8 +146,7 @@ def begin_file(
         yield SyncFolder(context.layout.folder)
     except OSError as error:
         if is_full(error):
-            # The next roll uses the same name, which must be free then.
-            yield Unlink(path)
+            yield from withdraw(context.layout, path)
         raise
     return CurrentFile(
         handle,
@@ -159,6 +158,20 @@ def begin_file(
         allocated,
         length,
     )
+
+
+def withdraw(layout: LogLayout, *paths: str) -> Program[None]:
+    """Remove a file that could not be begun, under the names that it may have. Raises ``Unavailable`` if a
+    power loss may bring it back: its header would end the current file where that is now (W4)."""
+    try:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                yield Unlink(path)
+        yield SyncFolder(layout.folder)
+    except OSError as error:
+        raise Unavailable(
+            f"{paths[-1]} could not be begun, nor durably removed ({error}): the log has to be opened again"
+        ) from error
 
 
 def _create(context: LogContext, path: str, size: int, scarce: bool) -> Program[tuple[FileHandle, int]]:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
+from threading import Thread
 
 import anyio
 import pytest
@@ -298,6 +299,29 @@ async def test_a_cancelled_opening_leaves_nothing_open(tmp_path: Path) -> None:
             await tierlog.open_store(tmp_path, containers=1, config=CONFIG, storage=slow)
     assert scope.cancelled_caught
     assert not (tmp_path / "owners").exists()
+
+
+def test_an_opening_that_begins_as_asyncios_main_task_ends_does_not_hang(tmp_path: Path) -> None:
+    """``asyncio.run`` then cancels a task that has not begun, of which nothing runs."""
+    ended: list[str] = []
+
+    async def open_it() -> None:
+        try:
+            await tierlog.open_store(tmp_path, containers=1, config=CONFIG)
+        finally:
+            ended.append("opening")
+
+    async def main() -> None:
+        tasks.append(asyncio.create_task(open_it()))
+
+    tasks: list[asyncio.Task[None]] = []
+    # A daemon: it would hang for ever.
+    thread = Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    thread.join(scaled(10))
+    assert not thread.is_alive()
+    assert ended == ["opening"]
+    assert tasks[0].cancelled()
 
 
 async def test_aclose_flushes_as_the_end_of_a_body_does(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import suppress
+from itertools import count
 from random import Random
 
 import anyio
 import attrs
 import pytest
-from simulation.disk import SimulatedDisk
-from simulation.file_layer import Fault, Pause, SimulatedFiles
+from simulation.disk import Keep, SimulatedDisk
+from simulation.file_layer import Fail, FailAfter, Fault, Pause, SimulatedFiles
 
-from support.log_world import FOLDER, LONG_FILES, make_log, read_all
+from support.log_world import FOLDER, LONG_FILES, Ledger, make_log, read_all
 from tierlog.journal.log.local import LocalLog
-from tierlog.storage_backends.base.errors import NotOwner
-from tierlog.storage_backends.base.files import IoCall, Open, Write
+from tierlog.storage_backends.base.errors import NotOwner, StorageFull, Unavailable
+from tierlog.storage_backends.base.files import IoCall, Open, SyncFolder, Write
 from tierlog.testing.log_conformance import contents
 
 pytestmark = pytest.mark.anyio
@@ -182,3 +185,70 @@ async def test_a_group_goes_on_with_zeros_up_to_the_end_of_its_page() -> None:
     await log.close()
 
     assert fillers.count(0) >= 4
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("kind", [Fail, FailAfter])
+@pytest.mark.parametrize("is_spare", [False, True])
+@pytest.mark.parametrize("keep", ["none", "all"])
+async def test_w6_a_roll_that_a_full_disk_refuses_at_any_call_loses_no_acked_group(
+    kind: type[Fail | FailAfter], is_spare: bool, keep: Keep
+) -> None:
+    """A file whose header ends the current one, which then goes on, must not be there after a power loss."""
+    for seed in range(2):
+        for at in range(100):
+            if not await roll_without_room(SimulatedDisk(Random(100 * seed + at)), kind, at, is_spare, keep):
+                break
+        else:
+            pytest.fail("the appends have no end")
+
+
+async def roll_without_room(
+    disk: SimulatedDisk, kind: type[Fail | FailAfter], at: int, is_spare: bool, keep: Keep
+) -> bool:
+    """The disk is full at call ``at`` of some appends. Whether they made that call."""
+    ledger, calls, armed = Ledger(), count(), False
+
+    def on_call(index: int, call: IoCall) -> Fault | None:
+        is_hit = armed and next(calls) == at
+        return kind(OSError(errno.ENOSPC, "full")) if is_hit else None
+
+    log = make_log(SimulatedFiles(disk, on_call), LONG_FILES)
+    await log.open()
+    if is_spare:
+        await keep_spare(log)
+    await fill_file(log)
+    armed = True
+    with suppress(StorageFull, Unavailable):
+        for payload in (b"one", b"two", b"three"):
+            await ledger.append(log, payload)
+    armed = False
+    await log.close(clean=False)
+    found = await read_all(disk.crash(keep))
+    assert ledger.acked.items() <= found.items(), at
+    return next(calls) > at
+
+
+async def test_a_spare_is_used_also_if_its_truncation_failed() -> None:
+    """Otherwise each such truncation would leave one behind."""
+    disk, armed = SimulatedDisk(Random(8)), False
+
+    def on_call(index: int, call: IoCall) -> Fault | None:
+        is_hit = armed and isinstance(call, SyncFolder)
+        return Fail(OSError(errno.EIO, "planted")) if is_hit else None
+
+    log = make_log(SimulatedFiles(disk, on_call), LONG_FILES)
+    await log.open()
+    await fill_file(log)
+    await log.append([b"checkpoint"], truncate_before=log.next_group)
+    armed = True
+    with pytest.raises(Unavailable):
+        await log.truncate()
+    armed = False
+    [spare] = names(disk, ".spare")
+    inode = disk.find(spare)
+    await fill_file(log)
+    await log.append([PAYLOAD])
+    assert disk.find(names(disk, ".wal")[-1]) is inode
+    await log.close()
+    assert not names(disk, ".spare")
