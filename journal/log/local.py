@@ -316,11 +316,8 @@ class LocalLog(DurableDataLog):
             rolled = yield from roll(
                 self._context, current, self._next_group, self._truncate_before, sealed, spare
             )
-            if rolled is None:
-                spare = None
-            else:
-                current, register = rolled
-                parts = sealed
+            current, register = rolled or (current, register)
+            parts, spare = (sealed, spare) if rolled else (parts, None)
 
         end = current.position + FRAME_HEADER_BYTES + group.size
         allocated = current.allocated
