@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from simulation.mutants.catalogue import CATALOGUE
 from simulation.run import run_seed
 from simulation.sessions.middleboxes import FrameFault, UpgradeFilter
 from simulation.sessions.world import FIRST_WITH_SESSIONS
@@ -48,3 +49,33 @@ def test_a_middlebox_leaves_plain_http_alone() -> None:
     request = b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n1234"
 
     assert box(request[:7]) + box(request[7:]) + box(b"more") == request + b"more"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "answers-are-exchanged",
+        "call-that-was-handed-over-is-not-sent",
+        "cancelled-calls-are-kept",
+        *(
+            pytest.param(name, marks=pytest.mark.extended)
+            for name in (
+                "frame-numbers-are-not-checked",
+                "window-of-an-answer-is-not-opened",
+                "window-of-a-body-is-not-opened",
+                "slow-call-never-ends",
+                "end-names-no-call",
+                "calls-behind-the-end-are-taken",
+                "cancelled-call-is-sent",
+                "cancel-is-not-heard",
+                "lost-connection-ends-no-call",
+                "retired-session-takes-calls",
+                "cancelled-scope-sends",
+                "refusing-server-is-not-asked-again",
+            )
+        ),
+    ],
+)
+def test_a_bug_of_sessions_is_caught_in_a_few_seeds(name: str) -> None:
+    with CATALOGUE[name].planted():
+        assert any(run_seed(FIRST_WITH_SESSIONS + seed).violation for seed in range(1, 41))

@@ -156,6 +156,8 @@ class HostLoop:
         token = _running.set(self)
         try:
             act()
+        except Broken:
+            raise
         except Exception as error:
             # asyncio would log it, and end the connection.
             raise Broken(f"it does not hold that a server's callback raises nothing\n{error!r}") from error

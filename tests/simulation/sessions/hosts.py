@@ -118,7 +118,7 @@ class Server:
     def left_over(self) -> list[str]:
         """Requests, and calls of sessions, that have not ended."""
         found = [
-            f"a call of {each}"
+            "a call of a session"
             for each in self.connections._all
             if isinstance(each, SessionConnection)
             for _ in each._calls
