@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Self
 
 import anyio
@@ -317,6 +317,9 @@ class AsyncStream:
         # Also when cancelled: a connection that stays open counts against the server's tails.
         self._pools.discard(self._pool)
         with anyio.CancelScope(shield=True):
+            # Before what it reads from. Trio warns of one that nobody closes.
+            if isinstance(self._pieces, AsyncGenerator):
+                await self._pieces.aclose()
             if self._response is not None:
                 await self._response.aclose()
             await self._pool.aclose()
