@@ -249,13 +249,13 @@ async def test_n8_a_waiting_tail_has_no_task(a: ServedStore) -> None:
         for _ in range(50):
             await client.begin("GET", TAIL)
             assert (await client.next()).kind == Kind.ANSWER
-        await until(lambda: len(asyncio.all_tasks()) == before)
+        await until(lambda: len(asyncio.all_tasks()) <= before)
         assert a.gateway.tails == a.gateway.metrics.operation("tail").in_flight == 50
         assert not answers(a)
 
         await a.store.append("a", b"x")
         assert {(await client.next()).payload for _ in range(50)} == {b"x"}
-        await until(lambda: len(asyncio.all_tasks()) == before)
+        await until(lambda: len(asyncio.all_tasks()) <= before)
 
     await until(lambda: answers(a) == {("GET", 499): 50})
     assert a.gateway.tails == a.gateway.metrics.operation("tail").in_flight == 0
@@ -268,6 +268,7 @@ async def test_n8_a_tail_whose_window_is_full_waits_again_once_it_is_taken(a: Se
         for _ in found:
             await client.next()
         await until(lambda: a.gateway.tails == 2)
+        await anyio.wait_all_tasks_blocked()  # the tails' handlers have ended
         before = len(asyncio.all_tasks())
         for data in (b"abc", b"def", b"g"):
             await a.store.append("a", data)
@@ -279,7 +280,7 @@ async def test_n8_a_tail_whose_window_is_full_waits_again_once_it_is_taken(a: Se
         await client.send(slow, Kind.WINDOW, *number_parts(1000))
         while found[slow] != b"abcdefg":
             found[slow] += (await client.next()).payload
-        await until(lambda: a.gateway.tails == 2 and len(asyncio.all_tasks()) == before)
+        await until(lambda: a.gateway.tails == 2 and len(asyncio.all_tasks()) <= before)
 
         await a.store.append("a", b"h")
         frames = [await client.next() for _ in found]
