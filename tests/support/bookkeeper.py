@@ -98,4 +98,11 @@ async def pid_of(service: SidecarService) -> int:
     await service.session()
     tasks = Path("/proc/self/task").glob("*/children")
     children = [each for task in tasks for each in task.read_text().split()]
-    return max(int(each) for each in children if b"Sidecar" in Path(f"/proc/{each}/cmdline").read_bytes())
+    sidecars = [each for each in children if b"Sidecar" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    # Not by number: those begin again at the lowest when they are used up.
+    return int(max(sidecars, key=_started_at))
+
+
+def _started_at(process: str) -> int:
+    stat = Path(f"/proc/{process}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[19])
