@@ -233,6 +233,8 @@ class Client(ClientBase, Closable, SegmentVerbs):
             for block in tail.take_poll(await self._run(tail.poll())):
                 yield block
             if tail.is_at_end and not tail.is_over:
+                # The poll may have been answered while the client closed: nothing would end the stream.
+                self._check_ended()
                 send, starts = attempts.stream(self._context, tail)
                 async with self._transport.stream(send) as stream:
                     await stream.open(starts, self._tracing)
@@ -402,13 +404,16 @@ class Client(ClientBase, Closable, SegmentVerbs):
 
             result = None
             if isinstance(effect, Send):
-                if self._has_ended:  # while this call paused
-                    raise ClosedError("the client was closed during the call: nothing more was sent")
+                self._check_ended()
                 result = await self._transport.send(effect)
             elif isinstance(effect, Pause):
                 await anyio.sleep(effect.seconds)
             else:
                 await self._refresh_map(effect)
+
+    def _check_ended(self) -> None:
+        if self._has_ended:  # while this call paused, or got an answer
+            raise ClosedError("the client was closed during the call: nothing more was sent")
 
     async def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another task did meanwhile. If that task is cancelled, the next one in line

@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 import tierlog
@@ -121,6 +122,48 @@ async def test_calls_in_flight_get_an_error_at_once(tmp_path: Path, sessions: bo
             with anyio.fail_after(scaled(10)):
                 await client.aclose()
                 await until(lambda: len(ended) == 4)
+
+
+class AnswersAtTheEnd(httpx.AsyncBaseTransport):
+    """Gives the answer of a tail's poll when ``may_answer`` is set, also to a caller that is cancelled."""
+
+    def __init__(self) -> None:
+        self._pool = httpx.AsyncHTTPTransport()
+        self.is_asked, self.may_answer = anyio.Event(), anyio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._pool.handle_async_request(request)
+        if not request.url.path.endswith("/tail") or self.may_answer.is_set():
+            return response
+
+        self.is_asked.set()
+        with anyio.CancelScope(shield=True):
+            await self.may_answer.wait()
+            body = httpx.ByteStream(await response.aread())
+            return httpx.Response(response.status_code, headers=response.headers, stream=body)
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+async def test_a_tail_begins_no_stream_when_its_poll_is_answered_during_the_end(tmp_path: Path) -> None:
+    with service(tmp_path) as url:
+        pool = AnswersAtTheEnd()
+        client = await tierlog.connect(url, transport=lambda: pool)
+        await client.create_segment("s")
+
+        async def tail() -> None:
+            async with aclosing(client.tail("s")) as blocks:
+                with pytest.raises(ClosedError):
+                    await anext(blocks)
+
+        with anyio.fail_after(scaled(10)):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(tail)
+                await pool.is_asked.wait()
+                tasks.start_soon(client.aclose)
+                await anyio.wait_all_tasks_blocked()
+                pool.may_answer.set()
 
 
 @BOTH

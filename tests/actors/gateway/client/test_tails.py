@@ -20,7 +20,7 @@ import tierlog
 from support.scripted_server import Act, Answer, Fault, Received, scripted
 from support.service import service
 from support.sync_client import CONNECTS, KINDS
-from tierlog.actors.gateway.client import transport
+from tierlog.actors.gateway.client import session_stream
 from tierlog.actors.gateway.client.requests import PollResult, TailCursor
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +96,7 @@ async def _statistics(client: Any) -> Any:
 
 
 def test_a_tail_that_is_idle_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(session_stream, "POLL_SECONDS", 0.05)
     with service(tmp_path / "data") as url, tierlog.connect_sync(url) as client:
         client.create_segment("s")
         found = bytearray()
