@@ -407,7 +407,8 @@ async def test_d4_a_damaged_record_of_a_supervisor_is_put_again_and_keeps_none_o
         damage()
     put_control(bucket, 1)
     coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
-    async with claimed_after_control(coordination, b"b") as term:
+    options = TermOptions.watched(LEASE, takes_over=False)
+    async with claimed_after_control(coordination, b"b", options) as term:
         assert term.number == 2
         await term.check()
 

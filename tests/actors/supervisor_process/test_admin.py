@@ -89,10 +89,15 @@ def test_the_map_names_each_containers_host_and_epoch(service: SyncOwnService) -
     } == expected
     for url in urls.values():
         assert httpx.get(f"{url}/health").status_code == 200
-        reported = httpx.get(f"{url}/v1/containers").json()["containers"]
-        assert [assignment["url"] for assignment in reported] == [
-            assignment["url"] for assignment in document["containers"]
-        ]
+
+        def reports(url: str = url) -> bool:
+            reported = httpx.get(f"{url}/v1/containers").json()["containers"]
+            return [assignment["url"] for assignment in reported] == [
+                assignment["url"] for assignment in document["containers"]
+            ]
+
+        # A host learns of the others' containers after the supervisor.
+        wait_until(reports, f"the map of {url}")
 
 
 @pytest.mark.parametrize(

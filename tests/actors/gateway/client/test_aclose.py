@@ -140,7 +140,7 @@ class AnswersAtTheEnd(httpx.AsyncBaseTransport):
         with anyio.CancelScope(shield=True):
             await self.may_answer.wait()
             body = httpx.ByteStream(await response.aread())
-            return httpx.Response(response.status_code, headers=response.headers, stream=body)
+        return httpx.Response(response.status_code, headers=response.headers, stream=body)
 
     async def aclose(self) -> None:
         await self._pool.aclose()

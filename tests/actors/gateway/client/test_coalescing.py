@@ -130,9 +130,9 @@ async def test_appends_gather_while_a_request_is_under_way_and_keep_their_order(
         async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(client.append, "s", b"first")
             await server.has_one()
-            for data in numbered(50):
+            for waiting, data in enumerate(numbered(50), 2):
                 tasks.start_soon(client.append, "s", data)
-                await anyio.wait_all_tasks_blocked()
+                await until(lambda: client.statistics().appends_waiting == waiting)  # noqa: B023 - at once
             server.gate.set()
 
     assert server.batches == [[b"first"], numbered(50)]
