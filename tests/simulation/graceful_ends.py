@@ -22,7 +22,7 @@ _BUDGET_FOR_ALL = 1.0
 
 @attrs.frozen
 class _Ended:
-    process: int
+    process: Process
     report: EndReport
     faults: int
     """How many calls had failed by then, and how often the disk was full."""
@@ -42,7 +42,7 @@ class GracefulEnds:
         if not process.ended_cleanly or (report := process.store.end_report) is None:
             return
 
-        self._last = _Ended(process.number, report, self._faults())
+        self._last = _Ended(process, report, self._faults())
         self._run.counts["graceful ends"] += 1
         self._run.counts["containers left unflushed"] += len(report.left)
         self._run.trace.note(
@@ -55,7 +55,7 @@ class GracefulEnds:
     def check(self, process: Process) -> None:
         """``process`` has just opened the store."""
         last, self._last = self._last, None
-        if last is None or process.number != last.process + 1:
+        if last is None or process.number != last.process.number + 1 or self._was_overtaken(last.process):
             return
 
         left = {each.container: each for each in last.report.left}
@@ -71,8 +71,8 @@ class GracefulEnds:
             if segments > said.segments or size > said.bytes:
                 raise Broken(
                     f"it does not hold that an end says what it leaves\nP{process.number} finds {segments} "
-                    f"segments with {size} unflushed bytes in container {container.index}; P{last.process} "
-                    f"said {_text(last.report)}"
+                    f"segments with {size} unflushed bytes in container {container.index}; "
+                    f"P{last.process.number} said {_text(last.report)}"
                 )
             known_to = recovery.checkpoint_sequence
             is_smooth = not last.faults and not self._faults() and container.index not in left
@@ -82,6 +82,15 @@ class GracefulEnds:
                     f"checkpoint of container {container.index} up to {known_to}, and an operation "
                     f"{container.state.client_sequence} of a client"
                 )
+
+    def _was_overtaken(self, process: Process) -> bool:
+        """Whether an earlier one, which stood still in its opening, has served since this one did."""
+        begin = process.served_from
+        assert begin is not None
+        return any(
+            each.served_from is not None and each.served_from >= begin
+            for each in self._run.site.processes[: process.number - 1]
+        )
 
     def _faults(self) -> int:
         return sum(self._run.site.faults.met.values()) + self._run.counts[FaultKind.DISK_FULL.value]

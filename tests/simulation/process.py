@@ -47,6 +47,8 @@ class Process:
         """Whether it was stopped and has ended, without an error and unharmed."""
         self.opened = anyio.Event()
         """It serves, or never will."""
+        self.served_from: float | None = None
+        """When it had opened its store."""
         self.ended = anyio.Event()
         self.clock_offset = 0.0
         """Seconds that its wall clock is ahead of the world's."""
@@ -94,6 +96,7 @@ class Process:
             with self._scope:
                 async with self._opening() as store:
                     self._store = store
+                    self.served_from = trio.current_time()
                     self.gate.trace.note(self.gate.name, "serves")
                     self.opened.set()
                     await self._stop.wait()
