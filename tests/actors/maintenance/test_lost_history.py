@@ -34,7 +34,7 @@ from tierlog.actors.store.read_only import StoreView, open_reader
 
 from .test_recover import QUIET, lose_logs, opened, recovered
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 NAME = "events"
 FLUSHED = b"0123456789"

@@ -47,7 +47,7 @@ from tierlog.storage_backends.segments.context import StorageContext
 
 from .test_recover import lose_logs, other_owner
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0), gc=GcConfig(delay=0.0))
 

@@ -53,7 +53,7 @@ from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0), gc=GcConfig(delay=0.0))
 JUMP = 1 << 20

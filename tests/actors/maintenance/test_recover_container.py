@@ -45,7 +45,7 @@ from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0))
 NAMES = [f"s{number}" for number in range(8)]
