@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .actors.settings.configuration_file import load_config
     from .actors.store.lts_view import LtsView, open_lts
     from .actors.store.opening import open_store
-    from .actors.store.store import SegmentStore, StoreStatistics
+    from .actors.store.statistics import StoreStatistics
+    from .actors.store.store import SegmentStore
     from .actors.telemetry.opentelemetry import opentelemetry_tracing
     from .actors.telemetry.tracing import SpanHook
     from .spark_bridge import events
@@ -103,7 +104,8 @@ _HOMES = {
     "actors.store.opening": ("open_store",),
     "actors.telemetry.opentelemetry": ("opentelemetry_tracing",),
     "actors.telemetry.tracing": ("SpanHook",),
-    "actors.store.store": ("SegmentStore", "StoreStatistics"),
+    "actors.store.statistics": ("StoreStatistics",),
+    "actors.store.store": ("SegmentStore",),
     "storage_backends.base.arguments": ("WriterId",),
     "storage_backends.base.backups": ("Backup",),
     "storage_backends.base.verbs": ("SegmentVerbs",),

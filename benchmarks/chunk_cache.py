@@ -14,8 +14,7 @@ from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alterna
 from benchmarks.reading import BLOCK, SMALL_CACHE, check, check_cache, fill, read_segment
 from tierlog.actors.container.cached_chunks import reconcile
 from tierlog.actors.settings.configuration import ChunkCacheConfig
-from tierlog.storage_backends.base.chunk_storage import ChunkCacheStatistics
-from tierlog.storage_backends.chunks.chunk_cache import OWN_CHUNKS
+from tierlog.storage_backends.base.storage_statistics import ChunkCacheStatistics
 
 CACHED = attrs.evolve(SMALL_CACHE, chunk_cache=ChunkCacheConfig(path="cache"))
 """The storage behind it is a folder: a warm read does not ask it, whatever it is."""
@@ -69,7 +68,7 @@ async def cache_reconcile(setting: Setting) -> Sequence[Pair]:
             assert cache is not None
             begin = time.perf_counter()
             await cache.open()
-            await reconcile(cache, container.metadata, f"{OWN_CHUNKS}0000/", container.state.epoch)
+            await reconcile(cache, container.metadata, 0, container.state.epoch)
             seconds = time.perf_counter() - begin
             if cache_statistics(store).unlisted:
                 raise BenchmarkError("a listed chunk was removed")

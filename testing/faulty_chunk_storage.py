@@ -26,9 +26,9 @@ from ..storage_backends.base.chunk_storage import (
     ChunkInfo,
     ChunkRange,
     ChunkStorage,
-    ChunkStorageStatistics,
 )
 from ..storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable
+from ..storage_backends.base.storage_statistics import ChunkStorageStatistics
 
 T = TypeVar("T")
 

@@ -17,13 +17,13 @@ import enum
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
 import attrs
 
-from ...storage_backends.base.chunk_storage import Capabilities, ChunkStorage, ChunkStorageStatistics
+from ...storage_backends.base.chunk_storage import Capabilities, ChunkStorage
 from ...storage_backends.base.errors import (
     ClosedError,
     OutcomeUnknown,
@@ -32,18 +32,19 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.state_table import StateTable
-from ...storage_backends.base.statistics import counter, state
-from ...storage_backends.base.values import Value
 from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of
 from ..kernel.task_groups import finish_within
 from ..telemetry.logging import get_logger
-from .breaker import Breaker, BreakerState, BreakerStatistics
+from .breaker import Breaker, BreakerState
 from .calls import LIST, USED_SPACE, ChunkCall, PendingCall, PoolKind
 from .health import LastFailure, StorageHealthStatistics, health_of
 from .options import StorageOptions
-from .pool import Pool, PoolStatistics
-from .quota import Quota, QuotaStatistics
-from .retries import Attempts, AttemptsStatistics
+from .pool import Pool
+from .quota import Quota
+from .retries import Attempts
+
+if TYPE_CHECKING:
+    from .statistics import StorageActorStatistics
 
 _log = get_logger("storage")
 
@@ -73,19 +74,6 @@ STATES: StateTable[StorageState, StorageEvent] = StateTable(
         (StorageState.DRAINING, StorageEvent.END): StorageState.STOPPED,
     }
 )
-
-
-@attrs.frozen(eq=False, repr=False)
-class StorageActorStatistics(Value):
-    state: str = attrs.field(metadata=state("The storage actor's state."))
-    reads: PoolStatistics
-    writes: PoolStatistics
-    attempts: AttemptsStatistics
-    quota: QuotaStatistics
-    breaker: BreakerStatistics
-    health: StorageHealthStatistics
-    backend: ChunkStorageStatistics
-    failed_at_exit: int = attrs.field(metadata=counter("Calls still running when the actor ended."))
 
 
 def _unfinished(call: ChunkCall[Any], why: str) -> TierlogError:
@@ -383,6 +371,8 @@ class StorageActor:
                 _log.warning("storage_sweep_failed", error=str(error))
 
     def statistics(self) -> StorageActorStatistics:
+        from .statistics import StorageActorStatistics
+
         return StorageActorStatistics(
             state=self._state.value,
             reads=self._pools[PoolKind.READ].statistics(),

@@ -10,13 +10,13 @@ clock.
 from __future__ import annotations
 
 import enum
-
-import attrs
+from typing import TYPE_CHECKING
 
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.state_table import StateTable
-from ...storage_backends.base.statistics import counter, gauge, state
-from ...storage_backends.base.values import Value
+
+if TYPE_CHECKING:
+    from .statistics import BreakerStatistics
 
 
 class BreakerState(enum.Enum):
@@ -50,17 +50,6 @@ STATES: StateTable[BreakerState, BreakerEvent] = StateTable(
     }
 )
 """A probe in the closed state is not among the steps: there everybody passes."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class BreakerStatistics(Value):
-    state: str = attrs.field(
-        metadata=state("Whether long-term storage is called: closed (yes), open (no), probing (one caller).")
-    )
-    failures: int = attrs.field(metadata=gauge("Failures in a row."))
-    opened: int = attrs.field(metadata=counter("Times it opened, a failed probe included."))
-    probes: int = attrs.field(metadata=counter("Calls let through to see whether long-term storage is back."))
-    refused: int = attrs.field(metadata=counter("Calls refused while it was open."))
 
 
 class Breaker:
@@ -144,6 +133,8 @@ class Breaker:
             self._opened += self._state is BreakerState.OPEN
 
     def statistics(self) -> BreakerStatistics:
+        from .statistics import BreakerStatistics
+
         return BreakerStatistics(
             state=self._state.value,
             failures=self._failures,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +19,6 @@ from ...storage_backends.base.chunk_storage import (
     ChunkInfo,
     ChunkRange,
     ChunkStorage,
-    ChunkStorageStatistics,
     check_buffers,
     check_chunk_name,
 )
@@ -28,6 +27,9 @@ from ..kernel.slices import in_slices, turn_after
 from . import calls
 from .actor import StorageActor
 from .calls import ChunkCall, PendingCall, Verb
+
+if TYPE_CHECKING:
+    from ...storage_backends.base.storage_statistics import ChunkStorageStatistics
 
 T = TypeVar("T")
 

@@ -7,35 +7,18 @@ cancelled ``take`` has taken nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import attrs
 
-from ...storage_backends.base.statistics import counter, gauge
-from ...storage_backends.base.values import Value
-from ..kernel.mailbox import Mailbox, MailboxOptions, MailboxStatistics
+from ..kernel.mailbox import Mailbox, MailboxOptions
 from .calls import PendingCall
+
+if TYPE_CHECKING:
+    from .statistics import PoolStatistics
 
 _ANY_BYTES = 1 << 62
 """A batch is bounded by the free slots; its bytes are in memory already."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class PoolStatistics(Value):
-    queue: MailboxStatistics
-    limit: int = attrs.field(metadata=gauge("Calls to long-term storage at the same time, at most."))
-    running: int = attrs.field(metadata=gauge("Calls running."))
-    late: int = attrs.field(
-        metadata=gauge(
-            "Calls past their deadline: answered, but they keep their slot until the backend returns."
-        )
-    )
-    went_late: int = attrs.field(metadata=counter("Calls that went past their deadline."))
-    done: int = attrs.field(metadata=counter("Calls carried out with success."))
-    failed: int = attrs.field(metadata=counter("Calls that failed."))
-    dropped: int = attrs.field(metadata=counter("Calls never begun, because their caller had gone."))
-    bytes: int = attrs.field(metadata=counter("User bytes read or written with success."))
 
 
 class Pool:
@@ -120,6 +103,8 @@ class Pool:
             freed.set()
 
     def statistics(self) -> PoolStatistics:
+        from .statistics import PoolStatistics
+
         return PoolStatistics(
             queue=self.mailbox.statistics(),
             limit=self.limit,

@@ -7,23 +7,13 @@ measures.
 
 from __future__ import annotations
 
-import attrs
+from typing import TYPE_CHECKING
 
 from ...storage_backends.base.errors import StorageFull
-from ...storage_backends.base.statistics import counter, gauge
-from ...storage_backends.base.values import Value
 from .calls import SYSTEM_PREFIX
 
-
-@attrs.frozen(eq=False, repr=False)
-class QuotaStatistics(Value):
-    safe_size_bytes: int = attrs.field(
-        metadata=gauge("Space in use above which flushes stop; 0 means no limit.")
-    )
-    used_bytes: int = attrs.field(metadata=gauge("Space in use: last measured, and what was written since."))
-    measured: int = attrs.field(metadata=counter("Measurements that succeeded."))
-    missed: int = attrs.field(metadata=counter("Measurements that failed; the last good one is kept."))
-    refused: int = attrs.field(metadata=counter("Writes refused because of the limit."))
+if TYPE_CHECKING:
+    from .statistics import QuotaStatistics
 
 
 class Quota:
@@ -78,6 +68,8 @@ class Quota:
             raise StorageFull(self.reason)
 
     def statistics(self) -> QuotaStatistics:
+        from .statistics import QuotaStatistics
+
         return QuotaStatistics(
             safe_size_bytes=self._safe_size,
             used_bytes=self._used,

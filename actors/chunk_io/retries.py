@@ -11,10 +11,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from random import Random
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import anyio
-import attrs
 
 from ...storage_backends.base.checksum import crc32c, crc32c_of
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -25,10 +24,11 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.statistics import counter
-from ...storage_backends.base.values import Value
 from ..kernel.backoff import Backoff
 from .calls import ChunkCall, Retry
+
+if TYPE_CHECKING:
+    from .statistics import AttemptsStatistics
 
 T = TypeVar("T")
 
@@ -64,12 +64,6 @@ def next_step(retry: Retry, error: TierlogError, unsure: bool, *, reads_are_dura
     if unsure and retry is Retry.DELETE and isinstance(error, ChunkNotFound):
         return Next.DONE
     return Next.RAISE
-
-
-@attrs.frozen(eq=False, repr=False)
-class AttemptsStatistics(Value):
-    retries: int = attrs.field(metadata=counter("Calls to long-term storage that were repeated."))
-    read_backs: int = attrs.field(metadata=counter("Creations of unknown outcome that were read back."))
 
 
 class Attempts:
@@ -165,4 +159,6 @@ class Attempts:
         return offset, checksum
 
     def statistics(self) -> AttemptsStatistics:
+        from .statistics import AttemptsStatistics
+
         return AttemptsStatistics(retries=self._retries, read_backs=self._read_backs)

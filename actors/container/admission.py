@@ -15,17 +15,20 @@ for a refused append. Cancellation leaves nothing behind."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.errors import StorageFull, Throttled
-from ...storage_backends.base.statistics import counter
 from ...storage_backends.base.values import Value
 from ..flush.writer import StorageWriter
 from ..read.tail_cache import TailCache
 from .state import ContainerState
+
+if TYPE_CHECKING:
+    from .statistics import AdmissionStatistics
 
 SEGMENTS_MAX = 100_000
 
@@ -55,21 +58,6 @@ class AdmissionOptions(Value):
     """Seconds between two checks of a full disk."""
     publish_interval: float = 10.0
     """Seconds between two cycles that appends refused for ``row_bytes`` request."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class AdmissionStatistics(Value):
-    delayed: int = attrs.field(metadata=counter("Requests that waited because much is unflushed."))
-    throttled: int = attrs.field(metadata=counter("Appends refused because too much is unflushed."))
-    refused_rows: int = attrs.field(
-        metadata=counter("Appends refused because too many records wait in memory to be published.")
-    )
-    refused_segments: int = attrs.field(
-        metadata=counter("Requests refused because too many segments in memory wait to be published.")
-    )
-    refused_full: int = attrs.field(
-        metadata=counter("Appends and other additions refused because the disk is nearly full.")
-    )
 
 
 class Admission:
@@ -224,4 +212,6 @@ class Admission:
         return Throttled(why) if full is None else StorageFull(f"{why}; flushes wait for room: {full}")
 
     def statistics(self) -> AdmissionStatistics:
+        from .statistics import AdmissionStatistics
+
         return AdmissionStatistics(self._delayed, self._throttled, self._rows, self._segments, self._full)

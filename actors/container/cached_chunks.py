@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...storage_backends.base.errors import TierlogError
-from ...storage_backends.chunks.chunk_cache import ChunkCache
+from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS, ChunkCache
 from ...storage_backends.segments.records import chunk_key
 from ..telemetry.logging import get_logger
 from .metadata_store import LoggedMetadataStore
@@ -18,8 +18,9 @@ from .metadata_store import LoggedMetadataStore
 _log = get_logger("container")
 
 
-async def reconcile(cache: ChunkCache, metadata: LoggedMetadataStore, prefix: str, epoch: int) -> None:
-    """``prefix`` is that of the names of the container's own chunks, ``epoch`` its owner's."""
+async def reconcile(cache: ChunkCache, metadata: LoggedMetadataStore, container: int, epoch: int) -> None:
+    """``epoch`` is that of the container's owner."""
+    prefix = f"{OWN_CHUNKS}{container:04d}/"
 
     async def listed(names: Sequence[str]) -> Collection[str]:
         old = {chunk_key(name): name for name in names if _epoch_of(name) < epoch}

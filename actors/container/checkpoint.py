@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 import attrs
@@ -42,7 +42,6 @@ from ...journal.operations.log_element import CheckpointManifest
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
-from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
@@ -52,6 +51,9 @@ from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
 from .snapshot import Records, Snapshot
 from .state import NO_CYCLE, ContainerState
+
+if TYPE_CHECKING:
+    from .statistics import CheckpointStatistics
 
 TAG_CHECKPOINT_END = 1
 """The tag of a group with a ``CheckpointEnd``: recovery finds it without decoding payloads."""
@@ -86,13 +88,6 @@ class CheckpointOptions(Value):
     """To log the unflushed bytes of so many segments again, 1 MiB in all, costs little."""
     idle_segments: int = 1024
     """Segments in memory whose images the runs have, up to which none of them is unloaded."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class CheckpointStatistics(Value):
-    checkpoints: int = attrs.field(metadata=counter("Checkpoints completed."))
-    last_bytes: int = attrs.field(metadata=gauge("Size of the newest checkpoint in bytes."))
-    relogged_bytes: int = attrs.field(metadata=counter("Unflushed bytes logged again at the log's tail."))
 
 
 class Checkpointer:
@@ -373,6 +368,8 @@ class Checkpointer:
                 position = self._cache.next_unflushed(segment.sid, position) or end
 
     def statistics(self) -> CheckpointStatistics:
+        from .statistics import CheckpointStatistics
+
         return CheckpointStatistics(self._written, self._state.checkpoint_bytes, self._relogged)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -43,7 +43,6 @@ from ...storage_backends.base.list_pages import Part
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.base.world import World
-from ...storage_backends.chunks.chunk_cache import OWN_CHUNKS
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.sorted_runs.local_copies import LocalCopies
 from ...storage_backends.sorted_runs.lookup import find_cached
@@ -57,7 +56,6 @@ from ..kernel.task_groups import finish_within
 from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
 from .attributes import shorten_images
-from .cached_chunks import reconcile
 from .checkpoint import Checkpointer
 from .cold_segments import ColdSegments
 from .components import ContainerComponents, build_components
@@ -65,7 +63,6 @@ from .confirmation import Confirmation
 from .history import RecoveredHistory
 from .imports import SegmentImporter
 from .leases import Leases
-from .legacy_hook import LegacyHook
 from .listed_chain import refuse_migrated
 from .local_disk import LocalDisk
 from .lost_histories import check_position
@@ -89,10 +86,13 @@ from .segments import NotLoaded, SegmentState, SegmentTable
 from .shared_store_record import SharedStoreRecord
 from .sources import ContainerManifestSource
 from .state import ContainerState
-from .statistics import ContainerStatistics, statistics_of
 from .table_runs import TableRuns
 from .tables import Tables
 from .waiters import SegmentWaiters
+
+if TYPE_CHECKING:
+    from .legacy_hook import LegacyHook
+    from .statistics import ContainerStatistics
 
 _log = get_logger("container")
 
@@ -333,8 +333,9 @@ class Container:
                 helpers.start_soon(protect(components.pins.run))
                 helpers.start_soon(protect(shorten_images), self.state, self.ask_internal)
                 if (cached := self.options.chunk_cache) is not None:
-                    prefix = f"{OWN_CHUNKS}{self.index:04d}/"
-                    helpers.start_soon(reconcile, cached, self.metadata, prefix, self.state.epoch)
+                    from .cached_chunks import reconcile  # a store without a cache loads nothing of it
+
+                    helpers.start_soon(reconcile, cached, self.metadata, self.index, self.state.epoch)
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -678,4 +679,6 @@ class Container:
         return found
 
     def statistics(self) -> ContainerStatistics:
+        from .statistics import statistics_of
+
         return statistics_of(self, self._components, self._recovery)

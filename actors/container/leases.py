@@ -15,7 +15,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -25,9 +25,7 @@ from ...journal.operations.abort_transaction import AbortTransaction
 from ...journal.operations.begin_transaction import BeginTransaction
 from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.transaction_image import TransactionImage
-from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.transactions import TransactionInfo
-from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.reader import RunReader
 from ..kernel.slices import in_slices
 from .ended_rows import ended_key
@@ -37,18 +35,12 @@ from .state import ContainerState
 from .tombstones import Tombstones
 from .transaction_table import Key
 
+if TYPE_CHECKING:
+    from .statistics import TransactionStatistics
+
 CHECKS_PER_LEASE = 4
 """Checks of an open transaction in one lease."""
 _REQUEST_BYTES = 256
-
-
-@attrs.frozen(eq=False, repr=False)
-class TransactionStatistics(Value):
-    open: int = attrs.field(metadata=gauge("Open transactions."))
-    tombstones: int = attrs.field(metadata=gauge("Ends of transactions that are still remembered."))
-    committed: int = attrs.field(metadata=counter("Transactions committed by this owner."))
-    aborted: int = attrs.field(metadata=counter("Transactions aborted by this owner, for any reason."))
-    expired: int = attrs.field(metadata=counter("Transactions aborted because their lease expired."))
 
 
 @attrs.define(eq=False, repr=False)
@@ -138,6 +130,8 @@ class Leases:
             self._sleeps_until = -math.inf
 
     def statistics(self) -> TransactionStatistics:
+        from .statistics import TransactionStatistics
+
         table = self._state.transactions
         return TransactionStatistics(
             len(table.records), table.ends, self._committed, self._aborted, self._expired

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -19,7 +20,6 @@ import attrs
 from ...journal.log.contract import DurableDataLog
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.errors import TierlogError, Unavailable
-from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.values import Value
 from .cold_segments import ColdSegments, Lookup, checked, without_image
 from .parked import ATTEMPTS_MAX, Parked, ParkedRequests
@@ -27,23 +27,13 @@ from .segment_rows import image_key, name_key, sid_of_row
 from .segments import NotLoaded
 from .state import ContainerState
 
+if TYPE_CHECKING:
+    from .statistics import LoaderStatistics
+
 _BATCH = 256
 _LOADED_BYTES_MAX = 4 << 20
 """Of the images that one lookup loads: the others wait for the next one."""
 _CHECKED_IN_STEP = 16
-
-
-@attrs.frozen(eq=False, repr=False)
-class LoaderStatistics(Value):
-    loaded: int = attrs.field(metadata=counter("Segments loaded from the runs of the system table."))
-    lookups: int = attrs.field(
-        metadata=counter("Lookups for requests that wait for segments, each for up to 256 of them.")
-    )
-    lookup_seconds: float = attrs.field(
-        metadata=counter("Total seconds from the beginning of these lookups to the decision of the requests.")
-    )
-    waiting: int = attrs.field(metadata=gauge("Requests that wait for segments to be loaded."))
-    waiting_bytes: int = attrs.field(metadata=gauge("Bytes of these requests."))
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -169,6 +159,8 @@ class Loader:
         return Unavailable("runs were published during each attempt to load a segment: try again")
 
     def statistics(self) -> LoaderStatistics:
+        from .statistics import LoaderStatistics
+
         return LoaderStatistics(
             self._loaded, self._lookups, self._lookup_seconds, len(self.parked), self.parked.size
         )

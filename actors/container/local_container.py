@@ -12,32 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import attrs
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, StorageFull, TierlogError, Unavailable
-from ...storage_backends.base.statistics import counter, label, state
-from ...storage_backends.base.values import Value
 from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
 from ..kernel.supervision import RestartPolicy, SupervisionEvent, supervise
 from ..telemetry.logging import get_logger
 from .container import Container
-from .statistics import ContainerStatistics
+
+if TYPE_CHECKING:
+    from .statistics import LocalContainerStatistics
 
 T = TypeVar("T")
 _log = get_logger("container")
-
-
-@attrs.frozen(eq=False, repr=False)
-class LocalContainerStatistics(Value):
-    container: int = attrs.field(metadata=label())
-    state: str = attrs.field(
-        metadata=state("The container's state: starting, active, recovering, or how it ended.")
-    )
-    restarts: int = attrs.field(metadata=counter("Recoveries after a failure."))
-    current: ContainerStatistics | None
 
 
 class RemoteContainer:
@@ -229,6 +219,8 @@ class LocalContainer:
         raise Unavailable(f"container {self.index} stopped for good: {ended}") from cause
 
     def statistics(self) -> LocalContainerStatistics:
+        from .statistics import LocalContainerStatistics
+
         if self.active is not None:
             return LocalContainerStatistics(self.index, "active", self._restarts, self.active.statistics())
 

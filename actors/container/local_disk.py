@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.files import Files
-from ...storage_backends.sorted_runs.compaction import MergeRuns
+
+if TYPE_CHECKING:
+    from ...storage_backends.sorted_runs.compaction import MergeRuns
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 
 from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX
-from ...storage_backends.chunks.chunk_cache import ChunkCache
 from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.compaction_policy import FAN_OUT
@@ -24,6 +24,9 @@ from .checkpoint import CheckpointOptions
 from .parked import ParkedOptions
 from .pipeline import PipelineOptions, Protect, unprotected
 from .shared_store_record import SharedStoreRecord
+
+if TYPE_CHECKING:
+    from ...storage_backends.chunks.chunk_cache import ChunkCache
 
 TABLE_CACHE_BYTES = 64 << 20
 

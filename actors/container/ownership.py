@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import attrs
@@ -52,8 +52,6 @@ from ...storage_backends.base.errors import (
     StorageFull,
     Unavailable,
 )
-from ...storage_backends.base.statistics import counter, gauge
-from ...storage_backends.base.values import Value
 from ...storage_backends.segments.records.claim import ClaimRecord
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ...storage_backends.sorted_runs.compaction_policy import Merge
@@ -76,6 +74,9 @@ from .manifest_state import ManifestState
 from .old_elements import OldElements
 from .owner import Identity
 from .shared_store_record import SharedStoreRecord
+
+if TYPE_CHECKING:
+    from .statistics import JournalStatistics
 
 _log = get_logger("container")
 
@@ -118,18 +119,6 @@ class ManifestSource(Protocol):
 
     async def wait_durable(self) -> None:
         """Return once everything in ``manifest`` is durable. Raises if the ownership ended."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class JournalStatistics(Value):
-    elements: int = attrs.field(metadata=counter("Elements of the journal that this owner created."))
-    head: int = attrs.field(metadata=gauge("The number of the newest element; 0 if there is none."))
-    newest_age_seconds: float = attrs.field(
-        metadata=gauge("Seconds since an element last counted; since the opening if none has.")
-    )
-    unconfirmed_creations: int = attrs.field(
-        metadata=gauge("1 while the creation of an element has no known outcome.")
-    )
 
 
 def _hidden(name: str) -> Unavailable:
@@ -643,6 +632,8 @@ class StorageOwnership:
             await self._old.delete_below(head.position.n - 1 - is_larger)
 
     def statistics(self) -> JournalStatistics:
+        from .statistics import JournalStatistics
+
         manifest = self._source.manifest
         return JournalStatistics(
             elements=self._created,

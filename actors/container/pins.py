@@ -44,8 +44,6 @@ from ...storage_backends.base.errors import (
     Throttled,
     TierlogError,
 )
-from ...storage_backends.base.statistics import gauge
-from ...storage_backends.base.values import Value
 from ...storage_backends.segments.records import chunk_key
 from ...storage_backends.segments.records.chunk import CHUNK_PREFIX
 from ...storage_backends.sorted_runs.lookup import find_rows
@@ -55,6 +53,7 @@ from ..telemetry.logging import get_logger
 
 if TYPE_CHECKING:
     from .container import Container
+    from .statistics import PinStatistics
 
 _log = get_logger("container")
 FRESH_SECONDS = 900.0
@@ -64,12 +63,6 @@ FRESH_MAX = 8
 SILENT_SECONDS = 60.0
 """Seconds without a step after which a call is given up for another one."""
 _RETRY_SECONDS = 60.0
-
-
-@attrs.frozen(eq=False, repr=False)
-class PinStatistics(Value):
-    backups: int = attrs.field(metadata=gauge("Backups that keep something of the container."))
-    oldest_seconds: float = attrs.field(metadata=gauge("The age of the oldest of them, in seconds."))
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -387,6 +380,8 @@ class Pins:
         return [self._runs[pin] for pin in self.known if pin in self._runs]
 
     def statistics(self) -> PinStatistics:
+        from .statistics import PinStatistics
+
         times = [self._times[pin] for pin in self.known if pin in self._times]
         age = (self._container.world.time_ms() - min(times)) / 1000 if times else 0.0
         return PinStatistics(len(self.known), max(0.0, age))

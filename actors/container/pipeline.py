@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -40,7 +40,6 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.statistics import counter
 from ...storage_backends.base.values import Value
 from ..kernel.event_source import OneShot
 from ..kernel.exits import first_leaf
@@ -59,6 +58,9 @@ from .requests import LogRequest, Request, SnapshotRequest
 from .segments import NotLoaded
 from .state import ContainerState
 
+if TYPE_CHECKING:
+    from .statistics import PipelineStatistics
+
 _STEP = 384
 """Requests that are decided and applied in one step of the event loop, or their ``work``: an append takes 1
 us, a creation 9, a row of a table 3."""
@@ -67,14 +69,6 @@ _LOADED_BYTES = 64 << 10
 _LOADED_FEW_BYTES = _LOADED_BYTES // 4
 """The same, if requests are decided in that step."""
 _LOADED_OVERHEAD = 1024
-
-
-@attrs.frozen(eq=False, repr=False)
-class PipelineStatistics(Value):
-    operations: int = attrs.field(metadata=counter("Operations made durable by this owner."))
-    groups: int = attrs.field(metadata=counter("Groups made durable by this owner."))
-    payload_bytes: int = attrs.field(metadata=counter("Payload bytes made durable by this owner."))
-    refused: int = attrs.field(metadata=counter("Requests answered with an error."))
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -539,4 +533,6 @@ class Pipeline:
         yield from group.answer(number)
 
     def statistics(self) -> PipelineStatistics:
+        from .statistics import PipelineStatistics
+
         return PipelineStatistics(self._operations, self._groups, self.payload_bytes, self._refused)

@@ -38,13 +38,8 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.statistics import counter, gauge
-from ...storage_backends.base.values import Value
 from ...storage_backends.segments.garbage_sink import GarbageSink
-from ...storage_backends.sorted_runs.block_cache import BlockCacheStatistics
-from ...storage_backends.sorted_runs.compaction import compact
 from ...storage_backends.sorted_runs.compaction_policy import Merge, next_merge
-from ...storage_backends.sorted_runs.local_copies import LocalCopyStatistics
 from ...storage_backends.sorted_runs.put import encode_run, put_run
 from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ...storage_backends.sorted_runs.run_list import RunList
@@ -53,6 +48,7 @@ from .cycle_cut import CycleCut
 
 if TYPE_CHECKING:
     from .container import Container
+    from .statistics import TableStatistics
 
 _log = get_logger("container")
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 30.0, 300.0
@@ -62,37 +58,6 @@ _IDLE_RETRY_SECONDS_MAX = 3600.0
 ever succeed then."""
 _GENERATIONS_IN_LIST = 8
 """The room for a run list is divided among this many generations; a merge takes the share of one."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class TableStatistics(Value):
-    rows: int = attrs.field(metadata=gauge("Rows of the system table in memory: those that no run has yet."))
-    row_bytes: int = attrs.field(metadata=gauge("Bytes of memory that these rows take, about."))
-    resident_records: int = attrs.field(
-        metadata=gauge("Resident records: in memory also once a run has them.")
-    )
-    runs: int = attrs.field(metadata=gauge("Sorted runs of the system table."))
-    run_rows: int = attrs.field(
-        metadata=gauge("Rows of these runs, each as often as it is in one of them; tombstones count.")
-    )
-    run_bytes: int = attrs.field(metadata=gauge("Bytes of the sorted runs of the system table."))
-    list_bytes: int = attrs.field(
-        metadata=gauge(f"Bytes of the run list in an element, which has room for {RUN_LIST_BYTES_MAX}.")
-    )
-    published: int = attrs.field(metadata=counter("Runs published by flush cycles."))
-    published_bytes: int = attrs.field(metadata=counter("Bytes of runs published by flush cycles."))
-    unpublished: int = attrs.field(
-        metadata=counter("Flush cycles that completed without their run, because there was no room for it.")
-    )
-    merges: int = attrs.field(metadata=counter("Merges of runs completed."))
-    merged_bytes: int = attrs.field(metadata=counter("Bytes of runs written by merges."))
-    due_runs: int = attrs.field(metadata=gauge("Runs that the next merge takes; 0 if none is due."))
-    due_bytes: int = attrs.field(metadata=gauge("Bytes of the runs that the next merge takes."))
-    held_segments: int = attrs.field(
-        metadata=gauge("Segments whose rows are held back: the runs have those of an earlier cycle.")
-    )
-    cache: BlockCacheStatistics
-    copies: LocalCopyStatistics
 
 
 @attrs.define(eq=False, repr=False)
@@ -413,6 +378,8 @@ class TableRuns:
         return True
 
     async def _write_merged(self, merge: Merge) -> list[RunEntry]:
+        from ...storage_backends.sorted_runs.compaction import compact  # no opening waits for it
+
         await self._ownership.keep_proven()
         for run in merge.runs:
             await self._copies.fetch(run)
@@ -459,6 +426,8 @@ class TableRuns:
         await self._copies.remove(gone)
 
     def statistics(self) -> TableStatistics:
+        from .statistics import TableStatistics
+
         table = self._state.table
         due = self._next_merge(self._unfetched)
         return TableStatistics(

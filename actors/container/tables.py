@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import attrs
-
 from ...storage_backends.base.errors import TableConflict, TierlogError, Unavailable
-from ...storage_backends.base.statistics import counter
 from ...storage_backends.base.tables import ChangesPage, TablePage, TableRow
-from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
@@ -27,16 +23,9 @@ from .table_rows import row_prefix
 
 if TYPE_CHECKING:
     from .container import Container
+    from .statistics import TablesStatistics
 
 T = TypeVar("T")
-
-
-@attrs.frozen(eq=False, repr=False)
-class TablesStatistics(Value):
-    updates: int = attrs.field(metadata=counter("Updates of tables."))
-    rows: int = attrs.field(metadata=counter("Rows put and removed by updates of tables."))
-    conflicts: int = attrs.field(metadata=counter("Updates of tables refused because of a condition."))
-    removed_rows: int = attrs.field(metadata=counter("Rows removed that deleted segments left."))
 
 
 class Tables:
@@ -132,4 +121,6 @@ class Tables:
         return True
 
     def statistics(self, removed: int) -> TablesStatistics:
+        from .statistics import TablesStatistics
+
         return TablesStatistics(self._updates, self._rows, self._conflicts, removed)

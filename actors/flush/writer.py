@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import chain
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import anyio
 import anyio.abc
@@ -43,7 +43,6 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.values import Value
 from ..kernel.slices import clear_in_slices, in_slices
 from ..telemetry.logging import get_logger
@@ -58,6 +57,9 @@ from .flush_failures import FlushFailures
 from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 from .spilled_rounds import SpilledRounds
+
+if TYPE_CHECKING:
+    from .statistics import WriterStatistics
 
 _log = get_logger("writer")
 
@@ -119,27 +121,6 @@ class WriterOptions(Value):
     """Steps of deferred work in one cycle, at most (rule F6)."""
     deferred_pause: float = 0.1
     """Seconds between two cycles for deferred work alone."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class WriterStatistics(Value):
-    cycles: int = attrs.field(metadata=counter("Flush cycles begun."))
-    flushed_bytes: int = attrs.field(metadata=counter("Bytes written to long-term storage."))
-    failing_segments: int = attrs.field(metadata=gauge("Segments whose last flush failed."))
-    late_segments: int = attrs.field(
-        metadata=gauge("Segments whose flush takes longer than a cycle waits for it.")
-    )
-    last_cut: int = attrs.field(
-        metadata=gauge("The operation sequence up to which the newest full cycle flushed.")
-    )
-    due_segments: int = attrs.field(metadata=gauge("Segments with enough unflushed bytes for a cycle."))
-    deferred_work: int = attrs.field(
-        metadata=gauge("Deferred work of metadata operations in long-term storage.")
-    )
-    deferred_steps: int = attrs.field(metadata=counter("Steps of deferred work done."))
-    newer_deferred_work: int = attrs.field(
-        metadata=gauge("Deferred work of kinds that only a newer version of tierlog can run.")
-    )
 
 
 class StorageWriter:
@@ -599,6 +580,8 @@ class StorageWriter:
         progress.set()
 
     def statistics(self) -> WriterStatistics:
+        from .statistics import WriterStatistics
+
         return WriterStatistics(
             self._cycle.number,
             self._flushed_bytes,

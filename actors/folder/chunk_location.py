@@ -38,12 +38,12 @@ from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from ...storage_backends.chunks.filesystem_programs import create_root
 from ...storage_backends.chunks.s3_location import parse_location
-from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..settings.configuration import FOLDER_OF_CHUNKS, S3Config, StoreConfig, is_folder
 from .identity import read_identity
 from .paths import StoreFolder, run_program
 
 if TYPE_CHECKING:
+    from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
     from ...storage_backends.chunks.s3_requests import S3Options
 
 

@@ -18,8 +18,9 @@ BOOKKEEPER = "bookkeeper://"
 _DEFAULT_PORT = 2181
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _ONE_SLASH = re.compile(r"(s3|bookkeeper):/(?!/)")
-_SERVER = re.compile(r"([a-zA-Z0-9_.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::([0-9]{1,5}))?")
-_PATH = re.compile(r"(?:/[a-zA-Z0-9_.$#=-]+)+")
+# Compiled at their first use, as few openings need them.
+_SERVER = r"([a-zA-Z0-9_.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::([0-9]{1,5}))?"
+_PATH = r"(?:/[a-zA-Z0-9_.$#=-]+)+"
 _PATH_MAX = 400
 _SERVERS_MAX = 16
 _NO_STORE = {"ledgers", "zookeeper"}
@@ -91,11 +92,11 @@ def parse_bookkeeper(text: str) -> BookKeeperLocation:
 
 def _server(text: str) -> str:
     """With its port; empty if it is malformed."""
-    found = _SERVER.fullmatch(text)
+    found = re.fullmatch(_SERVER, text)
     port = int(found[2] or _DEFAULT_PORT) if found else 0
     return f"{found[1]}:{port}" if found and 0 < port <= 65_535 else ""
 
 
 def _is_path(path: str, names: list[str]) -> bool:
     # ZooKeeper refuses the names that file systems have for a folder itself and the one above.
-    return bool(_PATH.fullmatch(path)) and len(path) <= _PATH_MAX and not {".", ".."} & set(names)
+    return bool(re.fullmatch(_PATH, path)) and len(path) <= _PATH_MAX and not {".", ".."} & set(names)

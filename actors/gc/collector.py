@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -37,7 +38,6 @@ import attrs
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, NotOwner, StorageFull, TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
@@ -47,6 +47,9 @@ from .retry_later import RetryLater
 from .rules import Garbage, creator_of, is_ready, is_run, orphans
 from .source import CollectorSource
 from .tasks import GcTask, TaskState, task_of
+
+if TYPE_CHECKING:
+    from .statistics import CollectorStatistics
 
 _log = get_logger("gc")
 
@@ -75,40 +78,6 @@ class CollectorOptions(Value):
     names_max: int = 100_000
     """Names in memory that wait for their deletion, at most; more are found by a listing once there is room.
     And names whose deletion failed repeatedly, at most; more are left to the next opening."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class CollectorStatistics(Value):
-    queued: int = attrs.field(metadata=gauge("Names that wait for deletion."))
-    released: int = attrs.field(metadata=counter("Names that this owner has released for deletion."))
-    deleted: int = attrs.field(metadata=counter("Chunks deleted."))
-    attempts: int = attrs.field(metadata=counter("Deletions tried."))
-    seconds: float = attrs.field(
-        metadata=counter("Seconds from release to deletion, summed over the chunks deleted.")
-    )
-    postponed: int = attrs.field(
-        metadata=counter("Names examined that are still referenced, or of a transaction under way.")
-    )
-    already_gone: int = attrs.field(
-        metadata=counter("Chunks that were missing when they were to be deleted.")
-    )
-    retried: int = attrs.field(metadata=counter("Failed deletions that are tried again."))
-    retry_later: int = attrs.field(
-        metadata=gauge(
-            "Names whose deletion failed repeatedly; they are tried again after ever longer pauses."
-        )
-    )
-    given_up: int = attrs.field(
-        metadata=counter("Names given up because too many deletions failed; the next opening finds them.")
-    )
-    orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found by listings."))
-    unpublished: int = attrs.field(
-        metadata=gauge("Names that wait until an element records that no segment has them.")
-    )
-    paused: int = attrs.field(metadata=gauge("1 while an operator has paused garbage collection."))
-    unconfirmed: int = attrs.field(
-        metadata=gauge("1 while nothing is deleted because an operator has not confirmed the container.")
-    )
 
 
 class Collector:
@@ -623,6 +592,8 @@ class Collector:
             _log.error("gc_retry_later", count=len(names), chunks=names[:_NAMED], error=error)
 
     def statistics(self) -> CollectorStatistics:
+        from .statistics import CollectorStatistics
+
         return CollectorStatistics(
             queued=len(self._queue),
             released=self._released,

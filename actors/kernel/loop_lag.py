@@ -6,22 +6,15 @@ the time until the timer was due; a shorter one is seen if the timer becomes due
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 import anyio
-import attrs
 
-from ...storage_backends.base.statistics import gauge
-from ...storage_backends.base.values import Value
+if TYPE_CHECKING:
+    from .statistics import EventLoopStatistics
 
 INTERVAL = 0.05
 WINDOW = 60.0
-
-
-@attrs.frozen(eq=False, repr=False)
-class EventLoopStatistics(Value):
-    lag_max_seconds: float = attrs.field(
-        metadata=gauge("The longest lag of the process's event loop in the last minute.")
-    )
 
 
 class LoopLag:
@@ -46,4 +39,6 @@ class LoopLag:
             self._peaks.popleft()
 
     def statistics(self) -> EventLoopStatistics:
+        from .statistics import EventLoopStatistics
+
         return EventLoopStatistics(self._peaks[0][1] if self._peaks else 0.0)

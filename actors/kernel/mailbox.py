@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from typing import Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
-from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.values import Value
 from .event_source import EventSource, OneShot
+
+if TYPE_CHECKING:
+    from .statistics import LaneStatistics, MailboxStatistics
 
 T = TypeVar("T")
 
@@ -59,23 +61,6 @@ class MailboxOptions(Value):
     internal: LaneBounds = LaneBounds(count=1024, size_bytes=16 << 20)
     internal_burst: int = 32
     """Internal items drained in a row while normal ones wait; at least 1."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class LaneStatistics(Value):
-    count: int = attrs.field(metadata=gauge("Items inside."))
-    size_bytes: int = attrs.field(metadata=gauge("Charged bytes inside, with room granted to putters."))
-    waiting: int = attrs.field(metadata=gauge("Putters that wait for room."))
-    accepted: int = attrs.field(metadata=counter("Items accepted since the mailbox was made."))
-    refused: int = attrs.field(metadata=counter("Offers that found no room."))
-
-
-@attrs.frozen(eq=False, repr=False)
-class MailboxStatistics(Value):
-    normal: LaneStatistics
-    internal: LaneStatistics
-    batches: int = attrs.field(metadata=counter("Batches drained."))
-    closed: bool = attrs.field(metadata=gauge("1 after it was closed."))
 
 
 class _Putter(Generic[T]):
@@ -190,6 +175,8 @@ class _LaneQueue(Generic[T]):
         return remaining
 
     def statistics(self) -> LaneStatistics:
+        from .statistics import LaneStatistics
+
         return LaneStatistics(
             count=len(self.items),
             size_bytes=self.charged,
@@ -405,6 +392,8 @@ class Mailbox(Generic[T]):
         raise reason.with_traceback(None)
 
     def statistics(self) -> MailboxStatistics:
+        from .statistics import MailboxStatistics
+
         return MailboxStatistics(
             normal=self._normal.statistics(),
             internal=self._internal.statistics(),

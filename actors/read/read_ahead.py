@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
@@ -29,9 +30,11 @@ import attrs
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import InvalidArgument, TierlogError
-from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.values import Value
 from ..kernel.reply import Reply
+
+if TYPE_CHECKING:
+    from .statistics import ReadAheadStatistics
 
 Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 """``fetch(sid, offset, size)``: bytes of long-term storage, checked."""
@@ -49,16 +52,6 @@ class ReadAheadOptions(Value):
     """Readers that are remembered; most have no window."""
     idle: float = 10.0
     """Seconds after which a reader with windows counts as gone."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class ReadAheadStatistics(Value):
-    streams: int = attrs.field(metadata=gauge("Sequential readers of long-term storage that are tracked."))
-    held_bytes: int = attrs.field(metadata=gauge("Bytes of read-ahead windows, fetched or being fetched."))
-    windows: int = attrs.field(metadata=counter("Windows fetched ahead."))
-    unread: int = attrs.field(metadata=counter("Windows dropped before they were read to their end."))
-    hits: int = attrs.field(metadata=counter("Reads answered by a window."))
-    misses: int = attrs.field(metadata=counter("Reads that went to long-term storage themselves."))
 
 
 @attrs.define(eq=False, repr=False)
@@ -371,6 +364,8 @@ class ReadAhead:
         self._budget.release(window.size)
 
     def statistics(self) -> ReadAheadStatistics:
+        from .statistics import ReadAheadStatistics
+
         return ReadAheadStatistics(
             len(self._streams), self._held, self._windows, self._unread, self._hits, self._misses
         )

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-
-import attrs
+from typing import TYPE_CHECKING
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ...storage_backends.base.statistics import counter, gauge
-from ...storage_backends.base.values import Value
 from .log_extents import LogExtent, LogExtents
+
+if TYPE_CHECKING:
+    from .statistics import TailCacheStatistics
 
 BLOCK_BYTES = 64 << 10
 BLOCK_OVERHEAD = 160
@@ -72,17 +72,6 @@ class _Tail:
         self.older.newer, self.newer.older = self.newer, self.older
         # A tail that was dropped must not be kept in memory by one that is not.
         del self.older, self.newer
-
-
-@attrs.frozen(eq=False, repr=False)
-class TailCacheStatistics(Value):
-    segments: int = attrs.field(metadata=gauge("Segments with cached bytes."))
-    total_bytes: int = attrs.field(metadata=gauge("Charged bytes: data plus overhead."))
-    unflushed_bytes: int = attrs.field(metadata=gauge("Data that is not in long-term storage yet."))
-    pinned_bytes: int = attrs.field(metadata=gauge("Unflushed data in memory; the rest is in the log only."))
-    limit_bytes: int = attrs.field(metadata=gauge("The limit of charged bytes."))
-    evicted_bytes: int = attrs.field(metadata=counter("Flushed data dropped to make room."))
-    spilled_bytes: int = attrs.field(metadata=counter("Unflushed data dropped to make room."))
 
 
 class TailCache:
@@ -339,6 +328,8 @@ class TailCache:
         return tail.starts[index] if index < len(tail.starts) else None
 
     def statistics(self) -> TailCacheStatistics:
+        from .statistics import TailCacheStatistics
+
         return TailCacheStatistics(
             len(self._tails),
             self._total,

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -27,10 +28,11 @@ from ...journal.operations.relog_data import RelogData
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption, TierlogError
-from ...storage_backends.base.statistics import counter, gauge
-from ...storage_backends.base.values import Value
 from .log_extents import LogExtent
 from .tail_cache import TailCache
+
+if TYPE_CHECKING:
+    from .statistics import UnflushedStatistics
 
 _KEPT_BYTES = 4 << 20
 """Windows of about this size are kept; the newest one whatever its size."""
@@ -59,13 +61,6 @@ class _Window:
                 return bytes(memoryview(run.parts[0])[offset - run.start : end - run.start])
 
         return b""
-
-
-@attrs.frozen(eq=False, repr=False)
-class UnflushedStatistics(Value):
-    windows_read: int = attrs.field(metadata=counter("Windows of the log read for unflushed bytes."))
-    window_bytes: int = attrs.field(metadata=counter("Bytes of groups in those windows."))
-    loaded_bytes: int = attrs.field(metadata=gauge("Spilled bytes loaded for flushes under way."))
 
 
 class UnflushedBytes:
@@ -305,6 +300,8 @@ class UnflushedBytes:
         return _Window(sum(len(payload) for _, payload in groups), runs)
 
     def statistics(self) -> UnflushedStatistics:
+        from .statistics import UnflushedStatistics
+
         return UnflushedStatistics(self._windows_read, self._window_bytes, sum(self._reserved.values()))
 
 

@@ -44,7 +44,6 @@ TiB = 1024 * GiB
 
 
 def _check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Hold values given in code to the same ranges as values read from a file."""
     try:
         attribute.metadata[Setting].check(value)
     except UnitError as error:
@@ -56,7 +55,7 @@ def _as_field(make: Callable[P, Setting]) -> Callable[P, Any]:
 
     def field(*args: P.args, **kwargs: P.kwargs) -> Any:
         setting = make(*args, **kwargs)
-        return attrs.field(default=setting.default, validator=_check, metadata={Setting: setting})
+        return attrs.field(default=setting.default, metadata={Setting: setting})
 
     return field
 
@@ -67,17 +66,26 @@ _url = _as_field(UrlSetting)
 
 
 def _section(kind: type) -> Any:
-    return attrs.field(factory=kind, validator=_check_section)
+    return attrs.field(factory=kind)
 
 
-def _check_section(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    kind = table_of(attribute)
-    if not isinstance(value, kind):
-        raise ConfigError(f"{attribute.name} must be a {kind.__name__}, not {type(value).__name__}")
+class _Table(Value):
+    """Holds values given in code to the same ranges as values read from a file. Here, for all fields:
+    validators would double the time in which attrs makes the classes."""
+
+    __slots__ = ()
+
+    def __attrs_post_init__(self) -> None:
+        for field in self._fields():
+            value = getattr(self, field.name)
+            if Setting in field.metadata:
+                _check(self, field, value)
+            elif not isinstance(value, kind := table_of(field)):
+                raise ConfigError(f"{field.name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class WalConfig(Value):
+class WalConfig(_Table):
     """Tier 1: the write-ahead log of each container, in local files."""
 
     file_size: int = _size(
@@ -105,7 +113,7 @@ class WalConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class GroupConfig(Value):
+class GroupConfig(_Table):
     """Group commit: appends that wait together become durable with one disk sync."""
 
     bytes: int = _size(4 * MiB, 4 * KiB, GROUP_BYTES_MAX, "A group is closed when it holds this many bytes.")
@@ -115,7 +123,7 @@ class GroupConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class MailboxConfig(Value):
+class MailboxConfig(_Table):
     """The queue between clients and a container. Callers wait while it is full."""
 
     count: int = _count(16_384, 16, 1_048_576, "The most operations that wait.")
@@ -123,7 +131,7 @@ class MailboxConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class CacheConfig(Value):
+class CacheConfig(_Table):
     """The tail cache of each container: its newest bytes. When room is needed, flushed bytes go first.
     Unflushed ones are then read back from the log."""
 
@@ -134,7 +142,7 @@ class CacheConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ReadAheadConfig(Value):
+class ReadAheadConfig(_Table):
     """Read-ahead for sequential readers of long-term storage."""
 
     bytes: int = _size(
@@ -153,7 +161,7 @@ class ReadAheadConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ChunkCacheConfig(Value):
+class ChunkCacheConfig(_Table):
     """The local chunk cache: flushed data of long-term storage in a bucket, on the local disk. All processes
     of a store share it, and its folder may be removed at any time."""
 
@@ -167,7 +175,7 @@ class ChunkCacheConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class SegmentsConfig(Value):
+class SegmentsConfig(_Table):
     """What a container keeps in memory about its segments."""
 
     active_max: int = _count(
@@ -176,7 +184,7 @@ class SegmentsConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class CheckpointConfig(Value):
+class CheckpointConfig(_Table):
     """Checkpoints limit how much of the log is replayed at open."""
 
     wal_bytes: int = _size(
@@ -185,7 +193,7 @@ class CheckpointConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class WriterConfig(Value):
+class WriterConfig(_Table):
     """The storage writer flushes acked bytes from the log to long-term storage."""
 
     flush_bytes: int = _size(
@@ -211,7 +219,7 @@ class WriterConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class DefragConfig(Value):
+class DefragConfig(_Table):
     """Defragmentation: joins small chunks of a segment, and relocates the rest of a first chunk that is
     mostly truncated."""
 
@@ -236,7 +244,7 @@ class DefragConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class StorageConfig(Value):
+class StorageConfig(_Table):
     """Calls to long-term storage. Calls are retried here and nowhere else, and only those that are safe to
     retry."""
 
@@ -265,7 +273,7 @@ class StorageConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class S3Config(Value):
+class S3Config(_Table):
     """How an S3 service is reached, if the store or its `chunks` are in a bucket. Credentials come from the
     usual AWS variables, files or roles."""
 
@@ -280,7 +288,7 @@ class S3Config(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class S3LogConfig(Value):
+class S3LogConfig(_Table):
     """The log of a store that is in a bucket as a whole: a group is one put, and puts cost money."""
 
     pace: float = _duration(
@@ -298,7 +306,7 @@ class S3LogConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class BookKeeperConfig(Value):
+class BookKeeperConfig(_Table):
     """A store on BookKeeper: its logs, and the sidecar, a Java process that reaches BookKeeper and ZooKeeper
     for each process that opens the store."""
 
@@ -325,7 +333,7 @@ class BookKeeperConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class GcConfig(Value):
+class GcConfig(_Table):
     """Garbage collection: deletes chunks that nothing refers to any more."""
 
     delay: float = _duration(
@@ -338,7 +346,7 @@ class GcConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class TransactionsConfig(Value):
+class TransactionsConfig(_Table):
     """Transactions: staged bytes that join their segment in one step."""
 
     tombstone: float = _duration(
@@ -359,7 +367,7 @@ class TransactionsConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class SupervisionConfig(Value):
+class SupervisionConfig(_Table):
     """Restarts of a container that stopped on an error: it recovers from its log."""
 
     restarts: int = _count(
@@ -373,7 +381,7 @@ class SupervisionConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class TimeoutsConfig(Value):
+class TimeoutsConfig(_Table):
     """How long calls and a closing store wait."""
 
     unavailable: float = _duration(
@@ -383,7 +391,7 @@ class TimeoutsConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ShutdownConfig(Value):
+class ShutdownConfig(_Table):
     """A graceful end: everything is flushed first, so that the next opening has nothing to do again. What is
     not flushed when the budget ends stays in the log."""
 
@@ -396,7 +404,7 @@ class ShutdownConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class ServerConfig(Value):
+class ServerConfig(_Table):
     """The service, `tierlog serve`: the supervisor and its host processes. An embedded store ignores this
     table."""
 
@@ -479,7 +487,7 @@ class ServerConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class LogConfig(Value):
+class LogConfig(_Table):
     """The log of the program, on stderr. An embedded store ignores this table: its app configures the logger
     `tierlog`."""
 
@@ -492,7 +500,7 @@ class LogConfig(Value):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
-class StoreConfig(Value):
+class StoreConfig(_Table):
     """The configuration of one store. ``StoreConfig()`` is a good configuration."""
 
     containers: int = _count(
@@ -536,6 +544,7 @@ class StoreConfig(Value):
     log: LogConfig = _section(LogConfig)
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         for low, high in _NOT_ABOVE:
             (least, low_setting), (most, high_setting) = _lookup(self, low), _lookup(self, high)
             if least > most:

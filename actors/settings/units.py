@@ -27,10 +27,11 @@ _BYTES = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": 1 << 40}
 _MILLISECONDS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
 _HUNDREDTHS = {"%": 1}
 _BITS_MAX = 64
-# Bounded: Python refuses to convert numbers of thousands of digits.
-_WITH_UNIT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})")
-_PLAIN = re.compile(r"[0-9]{1,20}(\.[0-9]{1,40})?")
-_URL = re.compile(r"https?://([^/?#:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^?#]*)?")
+# Bounded: Python refuses to convert numbers of thousands of digits. Compiled at their first use, because
+# defaults need none of them.
+_WITH_UNIT = r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})"
+_PLAIN = r"[0-9]{1,20}(\.[0-9]{1,40})?"
+_URL = r"https?://([^/?#:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^?#]*)?"
 _TEXT = re.compile(r'[^\x00-\x20"\\\x7f]{0,255}')
 
 
@@ -96,7 +97,7 @@ class NumberSetting(Setting):
         if isinstance(value, str):
             number = self.unit.parse(value.strip())
             if number is None:
-                has_unit = _WITH_UNIT.fullmatch(value.strip()) is not None
+                has_unit = re.fullmatch(_WITH_UNIT, value.strip()) is not None
                 raise self._refused(repr(value), "has an unknown unit" if has_unit else "is not allowed")
 
             # Fractions are exact: "0.1 KiB" would be 102.4 bytes.
@@ -110,7 +111,7 @@ class NumberSetting(Setting):
     def read_text(self, text: str) -> Any:
         plain = text.strip()
         # The environment has no types: a plain number is one, and everything else is read as text.
-        is_number = _PLAIN.fullmatch(plain) is not None
+        is_number = re.fullmatch(_PLAIN, plain) is not None
         return self.read((float if "." in plain else int)(plain) if is_number else text)
 
     def check(self, value: object) -> None:
@@ -163,7 +164,7 @@ class UrlSetting(TextSetting):
         if isinstance(value, str) and "@" in value:
             raise UnitError(f"a URL must not contain a user name or a password; leave them out, {self.range}")
         super().check(value)
-        if value and not _URL.fullmatch(str(value)):
+        if value and not re.fullmatch(_URL, str(value)):
             raise UnitError(
                 f"{value!r} is not the URL of a service; write https://NAME or http://NAME:PORT, {self.range}"
             )
@@ -209,7 +210,7 @@ def _parser(units: Mapping[str, int], in_one: int = 1) -> Callable[[str], Fracti
     def parse(text: str) -> Fraction | None:
         from fractions import Fraction  # the defaults are numbers: an opening does not wait for it
 
-        match = _WITH_UNIT.fullmatch(text)
+        match = re.fullmatch(_WITH_UNIT, text)
         if match is None or match[2] not in units:
             return None
         return Fraction(match[1]) * units[match[2]] / in_one

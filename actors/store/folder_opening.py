@@ -35,7 +35,6 @@ from ..folder.restore_folder import finish_restore
 from ..kernel.process_status import process_start
 from ..settings.configuration import StoreConfig
 from ..telemetry.logging import get_logger
-from .nesting import refuse_nested_chunks
 
 _log = get_logger("node")
 
@@ -91,6 +90,8 @@ async def refuse_claimed(
     finally:
         await chunks.close()
     if location.chunks:
+        from .nesting import refuse_nested_chunks  # asks buckets: few openings need it
+
         await refuse_nested_chunks(location, files, world)
 
 

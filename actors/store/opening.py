@@ -27,15 +27,10 @@ from ...storage_backends.base.files import Files, sync_ancestry
 from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
-from ...storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
 from ...storage_backends.chunks.filesystem import FileSystemChunkStorage
-from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.defrag_rules import DefragOptions
 from ...storage_backends.segments.options import ChunkedOptions
-from ...storage_backends.sorted_runs.compaction import MergeRuns
-from ...storage_backends.sorted_runs.merge import MergeOrder
-from ...storage_backends.sorted_runs.run_entry import RunEntry
 from ..chunk_io.options import StorageOptions
 from ..container.admission import SEGMENTS_MAX, AdmissionOptions
 from ..container.checkpoint import CheckpointOptions
@@ -79,6 +74,11 @@ from .runtime import ContainerRuntime, RuntimeOptions, RuntimeParts, serve
 from .store import RollingSizes, SegmentStore
 
 if TYPE_CHECKING:
+    from ...storage_backends.chunks.chunk_cache import ChunkCache
+    from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
+    from ...storage_backends.sorted_runs.compaction import MergeRuns
+    from ...storage_backends.sorted_runs.merge import MergeOrder
+    from ...storage_backends.sorted_runs.run_entry import RunEntry
     from .shared import SharedOpener
 
 _log = get_logger("node")
@@ -417,7 +417,10 @@ class StoreOpener:
             location = await locate_chunks(self.files, self.folder, self.config, self.world)
             # Where the folder will be: chunks are read once it is there.
             place = location.place(self.moves_to or self.folder)
-            counts = S3RequestCounts() if location.chunks else None
+            if location.chunks:
+                from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
+
+                counts = S3RequestCounts()
             chunks = make_chunk_storage(
                 location,
                 self.files,
@@ -492,6 +495,8 @@ class StoreOpener:
 
 
 def make_chunk_cache(files: Files, folder: str, config: StoreConfig) -> ChunkCache:
+    from ...storage_backends.chunks.chunk_cache import ChunkCache, ChunkCacheOptions
+
     options = ChunkCacheOptions(config.chunk_cache.bytes, 2 * config.wal.low_water)
     return ChunkCache(files, folder, options, _report_cache)
 

@@ -11,27 +11,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
 
-from ...journal.coordination.contract import Coordination
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
 from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ...storage_backends.base.world import World
-from ...storage_backends.chunks.cached import CachedChunkStorage
-from ...storage_backends.chunks.chunk_cache import ChunkCache
-from ...storage_backends.chunks.s3_request_counts import S3RequestCounts, S3RequestStatistics
 from ..chunk_io.actor import StorageActor
 from ..chunk_io.client import StorageClient
 from ..chunk_io.health import StorageHealthStatistics
 from ..chunk_io.options import StorageOptions
 from ..container.container import Container
-from ..container.legacy_hook import LegacyHook
-from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
+from ..container.local_container import LocalContainer, RemoteContainer
 from ..container.local_disk import LocalDisk
 from ..container.options import ContainerOptions
 from ..container.owner import Identity
@@ -43,8 +38,16 @@ from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
-from .graceful_end import EndReport, GracefulEnd
-from .store import RollingSizes, SegmentStore, StoreStatistics
+from .store import RollingSizes, SegmentStore
+
+if TYPE_CHECKING:
+    from ...journal.coordination.contract import Coordination
+    from ...storage_backends.chunks.chunk_cache import ChunkCache
+    from ...storage_backends.chunks.s3_request_counts import S3RequestCounts, S3RequestStatistics
+    from ..container.legacy_hook import LegacyHook
+    from ..container.statistics import LocalContainerStatistics
+    from .graceful_end import EndReport, GracefulEnd
+    from .statistics import StoreStatistics
 
 _FENCE_CHECK_SECONDS = 1.0
 
@@ -118,7 +121,12 @@ class ContainerRuntime:
             store_record=record,
             place=attrs.evolve(parts.place, store=self.store_id),
         )
-        chunks = parts.chunks if cache is None else CachedChunkStorage(parts.chunks, cache)
+        chunks = parts.chunks
+        if cache is not None:
+            # Imported for the stores that have one, as S3 is.
+            from ...storage_backends.chunks.cached import CachedChunkStorage
+
+            chunks = CachedChunkStorage(chunks, cache)
         self._actor = StorageActor(chunks, options.storage, parts.world.random)
         self._containers: list[LocalContainer | RemoteContainer] = [
             RemoteContainer(index) for index in range(self.containers)
@@ -181,6 +189,8 @@ class ContainerRuntime:
         return end.report()
 
     def _end(self) -> GracefulEnd:
+        from .graceful_end import GracefulEnd
+
         served = [container for container in self._containers if isinstance(container, LocalContainer)]
         return GracefulEnd(served, self._actor, self._parts.options.flush_budget)
 
@@ -310,6 +320,8 @@ class ContainerRuntime:
         await withdraw()
 
     def _statistics(self, containers: tuple[LocalContainerStatistics, ...]) -> StoreStatistics:
+        from .statistics import StoreStatistics
+
         lag = self._parts.loop_lag
         return StoreStatistics(
             containers, self._actor.statistics(), None if lag is None else lag.statistics(), self.requests

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from typing import TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import anyio
 import attrs
@@ -52,7 +52,6 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.list_pages import SEGMENTS, TRANSACTIONS, PageAsked, all_pages, text_of
 from ...storage_backends.base.names import check_segment_name, placement_key
-from ...storage_backends.base.segment_layout import SegmentLayout
 from ...storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
     SEGMENTS_PAGE_MAX,
@@ -62,7 +61,6 @@ from ...storage_backends.base.segments import (
     SegmentInfo,
     SegmentPage,
 )
-from ...storage_backends.base.table import Table
 from ...storage_backends.base.transactions import (
     LEASE_DEFAULT,
     LEASE_MAX,
@@ -79,12 +77,10 @@ from ...storage_backends.base.transactions import (
 )
 from ...storage_backends.base.values import Value
 from ...storage_backends.base.verbs import SegmentVerbs
-from ...storage_backends.chunks.s3_request_counts import S3RequestStatistics
-from ..chunk_io.actor import StorageActorStatistics
 from ..container.attributes import list_attributes
 from ..container.batch_append import Outcome
 from ..container.container import Container
-from ..container.local_container import LocalContainer, LocalContainerStatistics
+from ..container.local_container import LocalContainer
 from ..container.operations.append import AppendRequest
 from ..container.operations.attributes import AttributesRequest
 from ..container.operations.create import CreateRequest
@@ -101,35 +97,27 @@ from ..container.operations.transactions import (
 from ..container.operations.truncate import TruncateRequest
 from ..container.operations.writers import ExpireWritersRequest
 from ..container.pins import list_backups
-from ..container.segment_layout import segment_layout
 from ..container.transactions import ask_transaction, page_of_transactions
 from ..container.waiters import Watch
 from ..kernel.contexts import Closable
-from ..kernel.loop_lag import EventLoopStatistics
 from ..kernel.slices import in_slices
 from ..kernel.use_guard import GuardedGenerator
 from ..telemetry.tracing import SpanHook
 from .append_batches import AppendBatches
 from .append_requests import append_many_request, append_request
 from .containers import AnyContainer, StoreContainers
-from .graceful_end import EndReport
 from .tables import StoreTables
+
+if TYPE_CHECKING:
+    from ...storage_backends.base.segment_layout import SegmentLayout
+    from ...storage_backends.base.table import Table
+    from ..container.statistics import LocalContainerStatistics
+    from .graceful_end import EndReport
+    from .statistics import StoreStatistics
 
 T = TypeVar("T")
 _EXPIRED_AT_ONCE = 1024
 """Writers that one step of a container expires."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class StoreStatistics(Value):
-    """What ``SegmentStore.statistics()`` returns: counters and gauges as of one moment."""
-
-    containers: tuple[LocalContainerStatistics, ...]
-    storage: StorageActorStatistics | None = None
-    """Calls to long-term storage, of all containers."""
-    event_loop: EventLoopStatistics | None = None
-    s3: S3RequestStatistics | None = None
-    """Requests to the bucket of the store, or of its long-term storage."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -160,9 +148,9 @@ class SegmentStore(Closable, SegmentVerbs):
         rolling_sizes: RollingSizes,
         lease_max: float = LEASE_MAX,
         staged_max: int = STAGED_MAX,
+        statistics: Callable[[tuple[LocalContainerStatistics, ...]], StoreStatistics],
         store_id: str = "",
         span: SpanHook | None = None,
-        statistics: Callable[[tuple[LocalContainerStatistics, ...]], StoreStatistics] = StoreStatistics,
     ) -> None:
         """``statistics`` adds what the process knows to the containers' own."""
         self._containers = found = StoreContainers(containers, span)
@@ -199,6 +187,8 @@ class SegmentStore(Closable, SegmentVerbs):
         await self._create("create_table", request, exist_ok)
 
     def table(self, name: str) -> Table:
+        from ...storage_backends.base.table import Table
+
         check_segment_name(name)
         return Table(self.tables, name)
 
@@ -431,6 +421,8 @@ class SegmentStore(Closable, SegmentVerbs):
         return await self._call("append_starts", name, lambda owner: owner.append_starts(name, start, end))
 
     async def segment_layout(self, name: str, start: int, end: int) -> SegmentLayout:
+        from ..container.segment_layout import segment_layout
+
         check_range(start, end)
         return await self._call("segment_layout", name, lambda owner: segment_layout(owner, name, start, end))
 

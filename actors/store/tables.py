@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...storage_backends.base.errors import TooLarge
-from ...storage_backends.base.table import WriterEvent
 from ...storage_backends.base.tables import TABLE_BYTES_MAX, ChangesPage, TablePage, TableRow
 from ...storage_backends.sorted_runs.scan import KeyRange, PageLimits
 from ..container.operations.table import UpdateTableRequest
 from .containers import StoreContainers
+
+if TYPE_CHECKING:
+    from ...storage_backends.base.table import WriterEvent
 
 
 class StoreTables:

@@ -16,7 +16,7 @@ from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.base.statistics import counter, gauge, label, state
 from ...storage_backends.chunks.s3_request_counts import S3RequestStatistics
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
-from ..kernel.loop_lag import EventLoopStatistics
+from ..kernel.statistics import EventLoopStatistics
 from .assignment import WITHHELD, Assignment, AssignmentPhase
 from .control.messages import COUNT_MAX
 from .fleet import Fleet

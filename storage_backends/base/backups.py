@@ -18,14 +18,13 @@ from .errors import BackupIncomplete, BackupNotFound, InvalidArgument, TierlogEr
 from .values import Value
 
 NAME_PATTERN = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}"
-_NAME = re.compile(NAME_PATTERN)
 UNDO_SECONDS = 5.0
 """Seconds that a caller who goes away waits at most for what it did to be undone."""
 
 
 def is_backup_name(name: str) -> bool:
     """Whether a backup can have it."""
-    return _NAME.fullmatch(name) is not None
+    return re.fullmatch(NAME_PATTERN, name) is not None
 
 
 def check_backup_name(name: str) -> str:

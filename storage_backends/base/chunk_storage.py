@@ -66,16 +66,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import attrs
 from anyio.lowlevel import checkpoint
 
 from .checksum import Buffer
 from .errors import InvalidArgument, Unsupported
-from .statistics import counter, gauge
 from .values import Value
+
+if TYPE_CHECKING:
+    from .storage_statistics import ChunkStorageStatistics
 
 _PART = re.compile(r"[a-zA-Z0-9_$#-][a-zA-Z0-9._$#-]{0,254}")
 NAME_BYTES_MAX = 512
@@ -157,53 +160,6 @@ class ChunkRange(Value):
     name: str
     offset: int
     length: int
-
-
-@attrs.frozen(eq=False, repr=False)
-class ChunkVerbStatistics(Value):
-    calls: int = attrs.field(metadata=counter("Calls of the verb."))
-    failures: int = attrs.field(metadata=counter("Calls that raised an error."))
-    seconds: float = attrs.field(metadata=counter("Total seconds spent in the verb's calls."))
-
-
-@attrs.frozen(eq=False, repr=False)
-class ChunkErrorStatistics(Value):
-    raised: int = attrs.field(metadata=counter("Errors of this kind raised."))
-
-
-@attrs.frozen(eq=False, repr=False)
-class ChunkCacheStatistics(Value):
-    """Of the local chunk cache, as this process sees it."""
-
-    hits: int = attrs.field(metadata=counter("Reads served by the local chunk cache alone."))
-    misses: int = attrs.field(metadata=counter("Reads for which the storage was asked."))
-    hit_bytes: int = attrs.field(metadata=counter("Bytes read from the cache."))
-    filled_bytes: int = attrs.field(metadata=counter("Bytes written to the cache."))
-    held_bytes: int = attrs.field(
-        metadata=gauge("Bytes in the cache when it was last listed, and added by this process since.")
-    )
-    evicted: int = attrs.field(metadata=counter("Cached chunks removed to keep the bound."))
-    unlisted: int = attrs.field(metadata=counter("Cached chunks removed because no record names them."))
-    damaged: int = attrs.field(metadata=counter("Cached chunks found damaged or unreadable."))
-    failures: int = attrs.field(metadata=counter("Failures of the local disk in the cache's folder."))
-    bypassed: int = attrs.field(metadata=gauge("1 while nothing can be cached, else 0."))
-
-
-@attrs.frozen(eq=False, repr=False)
-class ChunkStorageStatistics(Value):
-    """Counts since the storage was made; bytes are user bytes."""
-
-    creates: int = attrs.field(default=0, metadata=counter("Chunks created."))
-    writes: int = attrs.field(default=0, metadata=counter("Writes to existing chunks."))
-    reads: int = attrs.field(default=0, metadata=counter("Reads."))
-    deletes: int = attrs.field(default=0, metadata=counter("Chunks deleted."))
-    bytes_written: int = attrs.field(default=0, metadata=counter("Bytes written."))
-    bytes_read: int = attrs.field(default=0, metadata=counter("Bytes read."))
-    verbs: Mapping[str, ChunkVerbStatistics] = attrs.field(factory=dict)
-    """Counts by the verb's name."""
-    errors: Mapping[str, ChunkErrorStatistics] = attrs.field(factory=dict)
-    """Counts by the error's ``code``."""
-    cache: ChunkCacheStatistics | None = None
 
 
 class ChunkStorage(ABC):

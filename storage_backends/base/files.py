@@ -19,13 +19,15 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from .checksum import Buffer
-from .statistics import counter, gauge
 from .values import Value
+
+if TYPE_CHECKING:
+    from .storage_statistics import FilesStatistics
 
 T = TypeVar("T")
 
@@ -294,16 +296,6 @@ class Files(ABC):
 
     @abstractmethod
     def statistics(self) -> FilesStatistics: ...
-
-
-@attrs.frozen(eq=False, repr=False)
-class FilesStatistics(Value):
-    programs: int = attrs.field(metadata=counter("Programs begun."))
-    running: int = attrs.field(
-        metadata=gauge(
-            "Programs in threads now; after a close that passed its deadline, threads leaked on purpose."
-        )
-    )
 
 
 def make_folder(folder: str, *, with_parent: bool = False) -> Program[None]:

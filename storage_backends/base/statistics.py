@@ -4,6 +4,9 @@ A snapshot is an ``attrs.frozen`` class whose name ends in ``Statistics``. A fie
 and contains its unit (``append_bytes``, ``oldest_age_seconds``). ``actors/telemetry/metrics.py`` reads the
 declarations, so no lower layer imports metrics. A number without a declaration is exported as untyped.
 
+The snapshots of a folder are in a module of their own, which ``statistics()`` imports: to make these classes
+takes longer than to open a log, and the first ack does not need them.
+
 ::
 
     @attrs.frozen

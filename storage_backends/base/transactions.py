@@ -33,8 +33,8 @@ WRITER_ATTRIBUTE = "txn:"
 """The target's attribute of this prefix plus a token's writer is the newest epoch committed for that
 writer."""
 _SEPARATOR = "#txn."
-_ID = re.compile(r"[A-Za-z0-9_.:-]+")
-_PART = re.compile(r"[A-Za-z0-9_-]+")
+_ID = r"[A-Za-z0-9_.:-]+"
+_PART = r"[A-Za-z0-9_-]+"
 
 
 class TransactionState(Enum):
@@ -140,7 +140,7 @@ def check_transaction_id(transaction_id: object) -> str:
     if (
         not isinstance(transaction_id, str)
         or len(transaction_id) > TRANSACTION_ID_MAX
-        or not _ID.fullmatch(transaction_id)
+        or not re.fullmatch(_ID, transaction_id)
     ):
         raise InvalidArgument(
             f"a transaction id is 1 to {TRANSACTION_ID_MAX} letters, digits and . _ - :, not "
@@ -160,7 +160,7 @@ def check_lease(lease: object) -> float:
 
 def staged_name(target: str, transaction_id: str, part: object) -> str:
     """The name of a staged segment. It is in the target's container (rule T1)."""
-    if not isinstance(part, str) or len(part) > PART_NAME_MAX or not _PART.fullmatch(part):
+    if not isinstance(part, str) or len(part) > PART_NAME_MAX or not re.fullmatch(_PART, part):
         raise InvalidArgument(
             f"a part's name is 1 to {PART_NAME_MAX} letters, digits, _ and -, not {shown(part)}"
         )

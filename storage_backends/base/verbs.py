@@ -8,7 +8,7 @@ them over with ``@copy_docstrings(SegmentVerbs)``.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .arguments import JoinedAppend, WriterId
 from .backups import Backup
@@ -24,7 +24,6 @@ from .segments import (
     SegmentInfo,
     SegmentPage,
 )
-from .table import Table
 from .transactions import (
     LEASE_DEFAULT,
     TRANSACTIONS_PAGE_MAX,
@@ -34,6 +33,9 @@ from .transactions import (
     TransactionPage,
     TransactionToken,
 )
+
+if TYPE_CHECKING:
+    from .table import Table
 
 C = TypeVar("C", bound=type)
 

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from types import TracebackType
-from typing import NoReturn, Protocol, final
+from typing import TYPE_CHECKING, NoReturn, Protocol, final
 
 import anyio
 import anyio.lowlevel
@@ -23,12 +23,9 @@ import attrs
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import (
-    ChunkErrorStatistics,
     ChunkInfo,
     ChunkRange,
     ChunkStorage,
-    ChunkStorageStatistics,
-    ChunkVerbStatistics,
     can_begin_chunk_name,
     check_buffers,
     check_chunk_name,
@@ -46,6 +43,9 @@ from ..base.errors import (
     Unavailable,
     Unsupported,
 )
+
+if TYPE_CHECKING:
+    from ..base.storage_statistics import ChunkStorageStatistics
 
 READS = ("open", "close", "exists", "info", "read", "list", "used_space", "sweep")
 MUTATIONS = (
@@ -114,6 +114,12 @@ class BaseChunkStorage(ChunkStorage):
 
     @final
     def statistics(self) -> ChunkStorageStatistics:
+        from ..base.storage_statistics import (
+            ChunkErrorStatistics,
+            ChunkStorageStatistics,
+            ChunkVerbStatistics,
+        )
+
         return ChunkStorageStatistics(
             self._creates,
             self._writes,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,10 +20,12 @@ from ..base.chunk_storage import (
     ChunkInfo,
     ChunkRange,
     ChunkStorage,
-    ChunkStorageStatistics,
     check_chunk_name,
 )
 from .chunk_cache import ChunkCache
+
+if TYPE_CHECKING:
+    from ..base.storage_statistics import ChunkStorageStatistics
 
 
 class CachedChunkStorage(ChunkStorage):

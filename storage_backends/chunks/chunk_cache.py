@@ -21,9 +21,9 @@ import anyio.lowlevel
 import attrs
 
 from ..base.checksum import Buffer
-from ..base.chunk_storage import ChunkCacheStatistics
 from ..base.files import Files
 from ..base.os_errors import explain
+from ..base.storage_statistics import ChunkCacheStatistics
 from ..base.values import Value
 from .cached_blocks import (
     FILE_OVERHEAD,

@@ -11,8 +11,8 @@ from ..base.errors import InvalidArgument
 from ..base.values import Value
 
 SCHEME = "s3://"
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_PREFIX = re.compile(r"(?:(?!\.{1,2}/)[a-zA-Z0-9_.$#=-]+/)*")
+_BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+_PREFIX = r"(?:(?!\.{1,2}/)[a-zA-Z0-9_.$#=-]+/)*"
 """Without ``.`` and ``..``: to a bucket they are names like others, to a tool or a gateway that keeps objects
 in folders another prefix."""
 _PREFIX_MAX = 400
@@ -40,8 +40,8 @@ def parse_location(text: str) -> S3Location:
     prefix = f"{prefix.removesuffix('/')}/" if prefix else ""
     if (
         not text.startswith(SCHEME)
-        or not _BUCKET.fullmatch(bucket)
-        or not _PREFIX.fullmatch(prefix)
+        or not re.fullmatch(_BUCKET, bucket)
+        or not re.fullmatch(_PREFIX, prefix)
         or len(prefix) > _PREFIX_MAX
     ):
         raise InvalidArgument(

@@ -17,7 +17,7 @@ import stat
 from _thread import LockType, allocate_lock
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -32,7 +32,6 @@ from ..base.files import (
     FileHandle,
     FileNumbers,
     Files,
-    FilesStatistics,
     FindData,
     FolderEntry,
     FreeSpace,
@@ -68,6 +67,9 @@ from .folder_syncs import FolderSyncs
 from .local_lock import lock_file
 from .local_write import write_bulk, write_whole
 from .nofollow import NoFollowFolder, open_file
+
+if TYPE_CHECKING:
+    from ..base.storage_statistics import FilesStatistics
 
 _KEEP_SIZE = 1
 _STAT_BLOCK_BYTES = 512
@@ -449,6 +451,8 @@ class LocalFiles(Files):
         return _is_named(IsNamed(handle), os.lstat)
 
     def statistics(self) -> FilesStatistics:
+        from ..base.storage_statistics import FilesStatistics
+
         return FilesStatistics(programs=self._counts.programs, running=self._counts.running)
 
     def __repr__(self) -> str:

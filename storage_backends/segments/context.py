@@ -6,13 +6,11 @@ create (rules S2, S3).
 
 from __future__ import annotations
 
-import attrs
+from typing import TYPE_CHECKING
 
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import InvalidArgument
 from ..base.lock_table import LockTable
-from ..base.statistics import counter, gauge
-from ..base.values import Value
 from ..base.world import World
 from .deferred_work_index import DeferredWorkIndex
 from .garbage_sink import GarbageSink
@@ -21,30 +19,11 @@ from .metadata_store import ChunkMetadataStore
 from .options import ChunkedOptions
 from .transaction import DecodedRecords
 
+if TYPE_CHECKING:
+    from .statistics import ChunkedStatistics
+
 APPENDABLE_MAX = 1 << 16
 """Chunks remembered as appendable: one per recently written segment."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class ChunkedStatistics(Value):
-    """Counts since the instance was made; bytes are user bytes."""
-
-    commits: int = attrs.field(metadata=counter("Metadata transactions committed."))
-    aborts: int = attrs.field(metadata=counter("Metadata transactions aborted."))
-    chunks_created: int = attrs.field(metadata=counter("Chunks created."))
-    bytes_written: int = attrs.field(metadata=counter("User bytes written to chunks."))
-    bytes_read: int = attrs.field(metadata=counter("User bytes read from chunks."))
-    chunks_joined: int = attrs.field(metadata=counter("Small chunks replaced by a larger one."))
-    chunks_relocated: int = attrs.field(
-        metadata=counter("Mostly truncated chunks whose live end was moved to a new one.")
-    )
-    bytes_joined: int = attrs.field(metadata=counter("User bytes copied by joins and relocations."))
-    joins_refused: int = attrs.field(
-        metadata=counter("Joins and relocations refused because a chunk is damaged.")
-    )
-    open_transactions: int = attrs.field(metadata=gauge("Open metadata transactions."))
-    cached_segments: int = attrs.field(metadata=gauge("Segments in the layout cache."))
-    cached_chunks: int = attrs.field(metadata=gauge("Chunk records in the layout cache."))
 
 
 class StorageContext:
@@ -102,6 +81,8 @@ class StorageContext:
             del self.appendable[next(iter(self.appendable))]
 
     def statistics(self) -> ChunkedStatistics:
+        from .statistics import ChunkedStatistics
+
         return ChunkedStatistics(
             self.commits,
             self.aborts,

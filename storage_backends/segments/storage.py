@@ -15,12 +15,16 @@ Failures: an operation that raises ends its transaction. Leaving the ``with`` bl
 transaction starts from the last commit. Bytes that it may have left in chunks are never read (rule S3).
 Cancellation: like a failure; the outcome of a cancelled commit is unknown. Crash: before the commit nothing
 has happened except garbage whose names were tracked before it was created.
+
+The operations are imported by the first call of each: a flush comes later than the first ack, which does not
+wait for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
@@ -29,19 +33,11 @@ from ..base.chunk_storage import ChunkStorage
 from ..base.segment_layout import ChunkExtent
 from ..base.world import World
 from .chain import Chain
-from .context import ChunkedStatistics, StorageContext
+from .context import StorageContext
 from .garbage_sink import GarbageSink
 from .metadata_store import ChunkMetadataStore
-from .operations.adopt import adopt, is_one_piece
-from .operations.concat import concat
 from .operations.deferred_work import changed_work, due_work, run_step
-from .operations.defrag import DefragResult, defrag_segment, relocate
-from .operations.delete import delete
-from .operations.extents import extents
 from .operations.inspect import chunks, exists, info, segments
-from .operations.read import read, starts
-from .operations.truncate import truncate
-from .operations.write import write
 from .options import ChunkedOptions
 from .records import (
     ChunkRecord,
@@ -51,6 +47,10 @@ from .records import (
     deferred_work_key,
 )
 from .segment_transaction import SegmentTransaction
+
+if TYPE_CHECKING:
+    from .operations.defrag import DefragResult
+    from .statistics import ChunkedStatistics
 
 
 class ChunkedSegmentStorage:
@@ -98,12 +98,16 @@ class ChunkedSegmentStorage:
         Buffers must not change until the call returns. Raises ``BadOffset``, ``SegmentSealed``,
         ``SegmentNotFound``, ``NotOwner``, and what the chunk storage raises.
         """
+        from .operations.write import write
+
         async with txn.operation():
             return await write(txn, offset, data, starts)
 
     async def truncate(self, txn: SegmentTransaction, offset: int) -> None:
         """Move the start of the segment, sealed or not, to ``offset``. At or before the current start nothing
         changes; beyond the length raises ``BadOffset``."""
+        from .operations.truncate import truncate
+
         async with txn.operation():
             await truncate(txn, offset)
 
@@ -120,6 +124,8 @@ class ChunkedSegmentStorage:
         the index of its part is deferred work. Raises ``SegmentNotFound``, ``SegmentNotSealed`` (source),
         ``SegmentSealed`` (target), ``InvalidArgument`` (a truncated source, or the target itself).
         """
+        from .operations.concat import concat
+
         async with txn.operation():
             return await concat(txn, source)
 
@@ -129,6 +135,8 @@ class ChunkedSegmentStorage:
         The records of its chunks, beyond a few, are deferred work, and the chunks are released with them.
         Raises ``SegmentNotFound``.
         """
+        from .operations.delete import delete
+
         async with txn.operation():
             await delete(txn)
 
@@ -143,11 +151,15 @@ class ChunkedSegmentStorage:
         ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that does not match its checksums,
         and what the chunk storage raises.
         """
+        from .operations.defrag import defrag_segment
+
         return await defrag_segment(self._context, segment, claim)
 
     async def relocate(self, txn: SegmentTransaction) -> bool:
         """Copy the live end of a mostly truncated first chunk to a new one, if that is worthwhile (rule S10).
         Returns whether it did."""
+        from .operations.defrag import relocate
+
         async with txn.operation():
             return await relocate(txn)
 
@@ -158,6 +170,8 @@ class ChunkedSegmentStorage:
         ``SegmentNotFound``, ``SegmentTruncated`` (before the start), ``DataCorruption`` (with chunk and
         offset), and what the chunk storage raises.
         """
+        from .operations.read import read
+
         return await read(self._context, segment, offset, size)
 
     async def starts(self, segment: int, start: int, end: int, limit: int) -> Sequence[int]:
@@ -166,6 +180,8 @@ class ChunkedSegmentStorage:
 
         Reads metadata only. Raises ``SegmentNotFound``.
         """
+        from .operations.read import starts
+
         return await starts(self._context, segment, start, end, limit)
 
     async def extents(self, segment: int, start: int, end: int) -> Sequence[ChunkExtent]:
@@ -174,6 +190,8 @@ class ChunkedSegmentStorage:
 
         Reads metadata only. Raises ``SegmentNotFound``.
         """
+        from .operations.extents import extents
+
         return await extents(self._context, segment, start, end)
 
     async def info(self, segment: int) -> SegmentRecord:
@@ -194,6 +212,8 @@ class ChunkedSegmentStorage:
     def is_one_piece(self, chain: Chain) -> bool:
         """Whether all records of ``chain`` fit into one transaction. Raises ``InvalidArgument`` if those of
         one chunk fit into none."""
+        from .operations.adopt import is_one_piece
+
         return is_one_piece(self._context, chain)
 
     async def adopt(self, segment: int, chain: Chain) -> None:
@@ -204,6 +224,8 @@ class ChunkedSegmentStorage:
         work record. ``end_adoption`` must follow in any case: if the segment was not committed, the records
         are deferred work from then on, for the next owner too.
         """
+        from .operations.adopt import adopt
+
         await adopt(self._context, segment, chain)
 
     def end_adoption(self, segment: int) -> None:

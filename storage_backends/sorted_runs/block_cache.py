@@ -6,28 +6,16 @@ lookups use.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import attrs
-
-from ..base.statistics import counter, gauge
-from ..base.values import Value
+if TYPE_CHECKING:
+    from .statistics import BlockCacheStatistics
 
 T = TypeVar("T")
 RunKey = tuple[str, int]
 """A run's name and CRC32C, as in the name of its local file."""
 _ENTRY_MEMORY = 200
 """Bytes of memory for an entry besides its content."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class BlockCacheStatistics(Value):
-    held_bytes: int = attrs.field(
-        metadata=gauge("Bytes of blocks and tails in the cache, which all containers share.")
-    )
-    hits: int = attrs.field(metadata=counter("Blocks and tails found in the cache."))
-    loads: int = attrs.field(metadata=counter("Blocks and tails read because the cache did not have them."))
-    evictions: int = attrs.field(metadata=counter("Blocks and tails evicted for others."))
 
 
 class BlockCache(Generic[T]):
@@ -70,4 +58,6 @@ class BlockCache(Generic[T]):
         self._held = 0
 
     def statistics(self) -> BlockCacheStatistics:
+        from .statistics import BlockCacheStatistics
+
         return BlockCacheStatistics(self._held, self._hits, self._loads, self._evictions)

@@ -12,17 +12,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import anyio
-import attrs
 
 from ..base.checksum import Buffer
 from ..base.errors import ChunkNotFound, DataCorruption, StorageFull, Unavailable
 from ..base.files import FULL, Files, FreeSpace, ListFolder, Program, make_folder
 from ..base.lock_table import LockTable
 from ..base.os_errors import explain, reason_of
-from ..base.statistics import counter, gauge
-from ..base.values import Value
 from .parts import crc32c_in_slices, parts_of
 from .reader import RunSource, missing
 from .run_entry import RunEntry
@@ -36,14 +34,8 @@ from .run_files import (
     write_run,
 )
 
-
-@attrs.frozen(eq=False, repr=False)
-class LocalCopyStatistics(Value):
-    copies: int = attrs.field(metadata=gauge("Sorted runs with a copy on the local disk."))
-    copy_bytes: int = attrs.field(metadata=gauge("Bytes of local copies of sorted runs."))
-    local_reads: int = attrs.field(metadata=counter("Reads of sorted runs served by local copies."))
-    remote_reads: int = attrs.field(metadata=counter("Reads of sorted runs served by long-term storage."))
-    damaged: int = attrs.field(metadata=counter("Local copies of sorted runs found damaged."))
+if TYPE_CHECKING:
+    from .statistics import LocalCopyStatistics
 
 
 class LocalCopies(RunSource):
@@ -188,6 +180,8 @@ class LocalCopies(RunSource):
         return True
 
     def statistics(self) -> LocalCopyStatistics:
+        from .statistics import LocalCopyStatistics
+
         return LocalCopyStatistics(
             copies=len(self._held),
             copy_bytes=sum(run.length for run in self._held.values()),

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import ref
 
 from anyio.lowlevel import checkpoint
@@ -22,10 +22,13 @@ from ..base.errors import ChunkNotFound, DataCorruption, Unavailable
 from ..base.lock_table import LockTable
 from ..base.parallel import in_parallel
 from .block import require_block
-from .block_cache import BlockCache, BlockCacheStatistics
+from .block_cache import BlockCache
 from .run_entry import RunEntry
 from .run_list import RunList
 from .tail import Tail, tail_in_steps
+
+if TYPE_CHECKING:
+    from .statistics import BlockCacheStatistics
 
 T = TypeVar("T")
 _TAIL = -1

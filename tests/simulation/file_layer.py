@@ -29,7 +29,6 @@ from tierlog.storage_backends.base.files import (
     FileHandle,
     FileNumbers,
     Files,
-    FilesStatistics,
     FindData,
     FolderEntry,
     FreeSpace,
@@ -60,6 +59,7 @@ from tierlog.storage_backends.base.files import (
     Unlock,
     Write,
 )
+from tierlog.storage_backends.base.storage_statistics import FilesStatistics
 from tierlog.storage_backends.files.folder_syncs import FolderSyncs
 
 from .disk import BLOCK, SECTOR, SimulatedDisk, SimulatedInode

@@ -20,9 +20,9 @@ from tierlog.storage_backends.base.chunk_storage import (
     ChunkInfo,
     ChunkRange,
     ChunkStorage,
-    ChunkStorageStatistics,
 )
 from tierlog.storage_backends.base.errors import NotOwner, StorageFull, Unavailable
+from tierlog.storage_backends.base.storage_statistics import ChunkStorageStatistics
 
 from .gates import Gate
 

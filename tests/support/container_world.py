@@ -33,6 +33,7 @@ from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.runtime import make_hook
+from tierlog.actors.store.statistics import StoreStatistics
 from tierlog.actors.store.store import RollingSizes, SegmentStore
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.memory import MemoryLogService
@@ -162,7 +163,12 @@ class ContainerWorld:
         host: Any = _Host(container)
         return Owner(
             container,
-            SegmentStore([host], append_bytes_max=8 * MIB, rolling_sizes=RollingSizes(ROLLING, smallest=1)),
+            SegmentStore(
+                [host],
+                append_bytes_max=8 * MIB,
+                rolling_sizes=RollingSizes(ROLLING, smallest=1),
+                statistics=StoreStatistics,
+            ),
         )
 
     @asynccontextmanager

@@ -18,7 +18,6 @@ from ..context import StorageContext
 from ..records import DeferredWorkKind, DeferredWorkRecord, IndexRecord, SegmentRecord
 from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
-from .defrag import defrag_step, relocate, relocation_is_due
 
 Step: TypeAlias = Callable[
     [SegmentTransaction, DeferredWorkRecord, int, bool], Awaitable[DeferredWorkRecord | None]
@@ -142,6 +141,8 @@ async def _truncate_step(
     if not is_first_live:
         return work
 
+    from .defrag import relocate, relocation_is_due
+
     if segment.first_chunk and relocation_is_due(txn, segment, await txn.metadata.chunk(segment.first_chunk)):
         # S10: the operation itself changes records only.
         if not may_copy:
@@ -244,6 +245,8 @@ async def _defrag_step(
     segment = await txn.load(txn.id)
     if segment is None:
         return None
+
+    from .defrag import defrag_step
 
     # S9: what is sealed does not grow, so packing copies each byte once. In a segment that grows it would
     # copy the first ones again with every pass.

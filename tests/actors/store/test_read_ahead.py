@@ -8,7 +8,7 @@ import pytest
 
 from support.stores import config
 from tierlog import StoreConfig, open_store
-from tierlog.actors.read.read_ahead import ReadAheadStatistics
+from tierlog.actors.read.statistics import ReadAheadStatistics
 from tierlog.actors.settings.configuration import CacheConfig, ReadAheadConfig, StorageConfig
 from tierlog.actors.settings.units import MiB
 from tierlog.actors.store.opening import container_options

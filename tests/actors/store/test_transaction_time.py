@@ -19,7 +19,7 @@ from tierlog import (
     TransactionState,
     TransactionToken,
 )
-from tierlog.actors.container.leases import TransactionStatistics
+from tierlog.actors.container.statistics import TransactionStatistics
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]

@@ -10,8 +10,8 @@ import pytest
 
 from support.stores import config
 from tierlog import SegmentStore, StoreConfig, open_store
-from tierlog.actors.read.read_ahead import ReadAheadStatistics
 from tierlog.actors.read.reader import ReadableSegment, Reader
+from tierlog.actors.read.statistics import ReadAheadStatistics
 from tierlog.actors.settings.configuration import CacheConfig, ReadAheadConfig
 from tierlog.actors.settings.units import KiB, MiB
 from tierlog.actors.store.read_only import open_reader

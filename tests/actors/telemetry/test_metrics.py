@@ -14,9 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import tierlog
 from tierlog.actors.telemetry.metrics import CONTENT_TYPE, StatisticsCollector, render_metrics, samples
 from tierlog.journal.log.contract import LogStatistics
-from tierlog.storage_backends.base.chunk_storage import ChunkStorageStatistics
-from tierlog.storage_backends.base.files import FilesStatistics
 from tierlog.storage_backends.base.statistics import counter, gauge, label, state
+from tierlog.storage_backends.base.storage_statistics import ChunkStorageStatistics, FilesStatistics
 
 
 class Light(enum.Enum):

@@ -21,7 +21,6 @@ from tierlog.storage_backends.base.files import (
     Close,
     Extend,
     FileHandle,
-    FilesStatistics,
     FindData,
     FolderEntry,
     FreeSpace,
@@ -46,6 +45,7 @@ from tierlog.storage_backends.base.files import (
     make_folder,
     with_folder,
 )
+from tierlog.storage_backends.base.storage_statistics import FilesStatistics
 from tierlog.storage_backends.files import local_lock
 from tierlog.storage_backends.files.local import LocalFiles, drive
 
