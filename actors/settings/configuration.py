@@ -15,8 +15,7 @@ from typing import Any, ParamSpec
 
 import attrs
 
-from ...journal.log.contract import GROUP_BYTES_MAX
-from ...journal.log.s3_layout import SLOTS_AHEAD
+from ...journal.log.contract import GROUP_BYTES_MAX, SLOTS_AHEAD
 from ...storage_backends.base.arguments import APPEND_BYTES_MAX, ROLLING_SIZE_MAX, ROLLING_SIZE_MIN
 from ...storage_backends.base.errors import ConfigError, InvalidArgument
 from ...storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX

@@ -39,6 +39,9 @@ from ...storage_backends.base.values import Value
 
 GROUP_BYTES_MAX = 64 << 20
 """The largest payload of one group, in bytes. Decoders reject larger lengths as corruption."""
+SLOTS_AHEAD = 16
+"""The slots of a log in a bucket that an owner may have puts under way for: a fence leaves so many out (rule
+L3). Permanent; here, because the settings need no more of such a log."""
 
 GroupPayload: TypeAlias = tuple[int, memoryview]
 """A group's number and payload."""

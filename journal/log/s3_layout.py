@@ -6,10 +6,8 @@ import attrs
 
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.values import Value
+from .contract import SLOTS_AHEAD
 from .s3_slot import SLOT_HEADER_BYTES
-
-SLOTS_AHEAD = 16
-"""The slots that an owner may have puts under way for: a fence leaves so many out (rule L3). Permanent."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

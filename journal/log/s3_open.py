@@ -17,9 +17,10 @@ from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.base.parallel import in_parallel
 from ...storage_backends.base.world import World
 from ..registers.local import NOBODY, fenced
+from .contract import SLOTS_AHEAD
 from .s3_calls import RepeatedCalls
 from .s3_history import Contradiction, Missing, S3History, read_history
-from .s3_layout import SLOTS_AHEAD, S3LogLayout, S3LogOptions
+from .s3_layout import S3LogLayout, S3LogOptions
 from .s3_register import REGISTER_BYTES_MAX, S3Register, decode_s3_register, encode_s3_register
 from .s3_slot import FENCE_BYTES, SlotHeader, SlotKind, decode_slot, encode_slot
 

@@ -15,8 +15,9 @@ from support.memory_objects import Bucket
 from support.s3 import numbered_world
 from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
+from tierlog.journal.log.contract import SLOTS_AHEAD
 from tierlog.journal.log.remote_log import RemoteLog
-from tierlog.journal.log.s3_layout import SLOTS_AHEAD, S3LogOptions
+from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.journal.log.s3_log import S3Log
 
 LOG_ID = b"0123456789abcdef"

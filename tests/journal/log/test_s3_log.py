@@ -15,7 +15,8 @@ from support.memory_objects import Bucket, MemoryObjects
 from support.patience import scaled
 from support.s3 import numbered_world
 from tierlog.journal.log import s3_log
-from tierlog.journal.log.s3_layout import SLOTS_AHEAD, S3LogOptions
+from tierlog.journal.log.contract import SLOTS_AHEAD
+from tierlog.journal.log.s3_layout import S3LogOptions
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_slot import FENCE_BYTES
 from tierlog.storage_backends.base.checksum import Buffer

@@ -13,11 +13,11 @@ from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.pending_group import Group
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.journal.log import s3_history, s3_open
+from tierlog.journal.log.contract import SLOTS_AHEAD
 from tierlog.journal.log.flights import Flight, Flights
 from tierlog.journal.log.group_index import GroupIndex
 from tierlog.journal.log.s3_calls import Put, RepeatedCalls
 from tierlog.journal.log.s3_history import S3History
-from tierlog.journal.log.s3_layout import SLOTS_AHEAD
 from tierlog.journal.log.s3_log import S3Log
 from tierlog.journal.log.s3_open import FoundSlots, HeldRegister, OpenedS3Log, S3Context
 from tierlog.journal.log.s3_register import S3Register
