@@ -29,17 +29,10 @@ from .paths import LAYOUT_TEMPORARY, StoreFolder, run_program
 _CONTENT = b"tierlog: the layout of this store was upgraded; there is no way back\n"
 
 
-async def apply_layout_mode(files: Files, folder: StoreFolder, mode: LayoutMode, world: World) -> None:
+def apply_layout_mode(folder: StoreFolder, mode: LayoutMode, world: World) -> Program[None]:
     """Prepare an existing store for ``mode``. Raises ``StoreMismatch`` if its layout version rules the mode
     out."""
-    await run_program(files, _apply(folder, mode, f"{LAYOUT_TEMPORARY}{world.new_id()}"), folder.wal)
-
-
-async def is_upgraded(files: Files, folder: StoreFolder) -> bool:
-    return await run_program(files, _read(folder), folder.wal)
-
-
-def _apply(folder: StoreFolder, mode: LayoutMode, temporary: str) -> Program[None]:
+    temporary = f"{folder.wal}/{LAYOUT_TEMPORARY}{world.new_id()}"
     upgraded = yield from _read(folder)
     if upgraded and mode.needs_legacy_readers:
         raise StoreMismatch(
@@ -51,12 +44,16 @@ def _apply(folder: StoreFolder, mode: LayoutMode, temporary: str) -> Program[Non
         # Also if the file is there: its creator may have crashed before its sync, or have failed (rules S18,
         # W11).
         try:
-            yield from remake_name(f"{folder.wal}/layout", f"{folder.wal}/{temporary}", _CONTENT)
+            yield from remake_name(f"{folder.wal}/layout", temporary, _CONTENT)
         except OSError as error:
             # An opening on a full disk makes room (rule W6).
             if not upgraded or error.errno not in FULL:
                 raise
             yield SyncFolder(folder.wal)
+
+
+async def is_upgraded(files: Files, folder: StoreFolder) -> bool:
+    return await run_program(files, _read(folder), folder.wal)
 
 
 def _read(folder: StoreFolder) -> Program[bool]:

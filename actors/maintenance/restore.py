@@ -240,7 +240,8 @@ class _Restore:
             self._files, create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}"), wal
         )
         if manifest.upgraded:
-            await apply_layout_mode(self._files, self._building, LayoutMode.LAYOUT_UPGRADE, world)
+            upgrade = apply_layout_mode(self._building, LayoutMode.LAYOUT_UPGRADE, world)
+            await run_program(self._files, upgrade, self._building.wal)
         for index, epoch in enumerate(manifest.epochs):
             log = LocalLog(
                 self._files,

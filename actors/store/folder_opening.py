@@ -19,7 +19,7 @@ import anyio
 from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...journal.manifest.store_record import MIGRATION_RECORD, being_moved
 from ...storage_backends.base.errors import StoreMismatch, Unavailable
-from ...storage_backends.base.files import FileHandle, Files
+from ...storage_backends.base.files import FileHandle, Files, Program
 from ...storage_backends.base.world import World
 from ..folder import lock_files
 from ..folder.chunk_location import (
@@ -101,15 +101,8 @@ async def identify(
     """The folder's identity, created if the folder is new. Raises ``StoreMismatch`` if it was created with
     another number of containers, ``Unavailable`` while a restore is under way."""
     wal = folder.wal
-    temporary = f"{STORE_TEMPORARY}{world.new_id()}"
-    found = await run_program(files, read_identity(wal), wal)
-    if found is not None:
-        await run_program(files, confirm_identity(wal, found, temporary), wal)
-    else:
-        count = config.containers if containers is None else containers
-        fresh = StoreIdentity(world.id_bytes(), world.id_bytes(), count, world.time_ms())
-        # Not `fresh`: another process may have been first.
-        found = await run_program(files, create_identity(wal, fresh, temporary), wal)
+    count = config.containers if containers is None else containers
+    found = await run_program(files, _identify(wal, count, world), wal)
     # A restore may have begun since the folder was first looked at. It takes its logs away if it fails.
     await finish_restore(files, folder)
     if await run_program(files, read_identity(wal), wal) != found:
@@ -118,6 +111,17 @@ async def identify(
     # After the identity exists: another process may have created it with another number.
     check_containers(found, containers, wal, "a folder is created")
     return found
+
+
+def _identify(wal: str, containers: int, world: World) -> Program[StoreIdentity]:
+    temporary = f"{STORE_TEMPORARY}{world.new_id()}"
+    found = yield from read_identity(wal)
+    if found is not None:
+        yield from confirm_identity(wal, found, temporary)
+        return found
+    fresh = StoreIdentity(world.id_bytes(), world.id_bytes(), containers, world.time_ms())
+    # Not `fresh`: another process may have been first.
+    return (yield from create_identity(wal, fresh, temporary))
 
 
 def check_containers(found: StoreIdentity, containers: int | None, place: str, begin: str) -> None:

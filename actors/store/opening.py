@@ -23,7 +23,7 @@ from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import InvalidArgument, StoreMismatch, shown
-from ...storage_backends.base.files import Files, sync_ancestry
+from ...storage_backends.base.files import Files, Program, sync_ancestry
 from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
@@ -382,8 +382,7 @@ class StoreOpener:
         identity = await identify(self.files, self.folder, containers, self.config, self.world)
         async with announced(self.files, self.world, self.folder, "", take_over=self.take_over) as opening:
             # Not before: a refused opening leaves the folder as it is.
-            await self._prepare_folder()
-            fingerprint = await self._fingerprint()
+            fingerprint = await self._prepare_folder()
             budget = self.config.shutdown.embedded_budget
             parts = self._parts(identity, opening.owner_id, storage, fingerprint, budget)
             async with serve(attrs.evolve(parts, withdraw=opening.withdraw)) as store:
@@ -403,8 +402,7 @@ class StoreOpener:
         storage = await self._long_term_storage()
         # Always allowed: the supervisor and its hosts have the folder open together.
         async with announced(self.files, self.world, self.folder, host_id) as opening:
-            await self._prepare_folder()
-            fingerprint = await self._fingerprint()
+            fingerprint = await self._prepare_folder()
             budget = self.config.shutdown.flush_budget
             parts = self._parts(identity, opening.owner_id, storage, fingerprint, budget)
             async with ContainerRuntime(parts).running() as runtime:
@@ -434,16 +432,16 @@ class StoreOpener:
             chunks.observe(self.span)
         return _LongTermStorage(chunks, place, counts)
 
-    async def _prepare_folder(self) -> None:
-        # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
-        await run_program(self.files, sync_ancestry(self.folder.wal), self.folder.wal)
-        await run_program(self.files, remove_temporary_files(self.folder), self.folder.wal)
-        await apply_layout_mode(self.files, self.folder, LayoutMode(self.config.layout), self.world)
+    async def _prepare_folder(self) -> Fingerprint:
+        return await run_program(self.files, self._prepare(), self.folder.wal)
 
-    async def _fingerprint(self) -> Fingerprint:
+    def _prepare(self) -> Program[Fingerprint]:
+        # Whoever moved or restored the folder may not have done this; names in it are durable (rule W11).
+        yield from sync_ancestry(self.folder.wal)
+        yield from remove_temporary_files(self.folder)
+        yield from apply_layout_mode(self.folder, LayoutMode(self.config.layout), self.world)
         final = (self.moves_to or self.folder).wal
-        program = read_fingerprint(self.folder.wal, socket.gethostname(), final)
-        return await run_program(self.files, program, self.folder.wal)
+        return (yield from read_fingerprint(self.folder.wal, socket.gethostname(), final))
 
     def _parts(
         self,

@@ -168,7 +168,7 @@ async def test_an_opening_whose_half_made_file_was_swept_writes_it_again() -> No
             swept.append(call.target)
 
     files = SimulatedFiles(disk, sweep_once)
-    await apply_layout_mode(files, folder, LayoutMode.LAYOUT_UPGRADE, virtual_world(1))
+    await files.run(apply_layout_mode(folder, LayoutMode.LAYOUT_UPGRADE, virtual_world(1)))
     assert swept == ["/data/wal/layout"]
     assert await is_upgraded(files, folder)
     assert set(disk.folder(folder.wal).names) == {"layout"}
