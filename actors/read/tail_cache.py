@@ -5,8 +5,9 @@ Blocks are kept by (segment id, offset). Only durable bytes are put here (rule C
 limit, flushed blocks go first; if they are few, the oldest unflushed ones are *spilled*: their bytes stay in
 the log only, and their extents are their addresses there (rule C10; ``unflushed.py`` reads them). Adjacent
 small appends are joined into blocks of up to 64 KiB, and every block is charged a fixed overhead, so a
-million one-byte appends cost about a megabyte (rule C9). All calls are synchronous. The log rebuilds the
-cache after a crash."""
+million one-byte appends cost about a megabyte (rule C9). They are joined only when somebody asks for them, or
+when there are enough: of a thousand segments, each with one append in a group, few are read at once. All
+calls are synchronous. The log rebuilds the cache after a crash."""
 
 from __future__ import annotations
 
@@ -25,16 +26,36 @@ BLOCK_BYTES = 64 << 10
 BLOCK_OVERHEAD = 160
 _BY_REFERENCE = 32 << 10
 """Data of at least this size is kept as it is instead of being copied into a block."""
+_PIECE_BYTES = 8 << 10
+"""Appends below this size become pieces, which are joined later."""
+_PIECES = 16
+"""So many pieces are joined at the latest."""
+_PIECES_OVERHEAD = _PIECES * 48
+"""Of all pieces of a segment, whatever their number: that of the lists, and of objects that become bytes of a
+block."""
 
 
 class _Tail:
     """One segment's blocks, contiguous runs in offset order. Invariants: blocks never overlap; what a block
     holds above ``flushed`` is in ``extents``."""
 
-    __slots__ = ("_extents", "blocks", "end", "flushed", "newer", "older", "open", "starts", "window")
+    __slots__ = (
+        "_extents",
+        "blocks",
+        "end",
+        "flushed",
+        "newer",
+        "older",
+        "open",
+        "pieces",
+        "pieces_from",
+        "starts",
+        "window",
+        "windows",
+    )
     older: _Tail
     newer: _Tail
-    """The neighbors in the ring of those with blocks. Not set without blocks."""
+    """The neighbors in the ring of those with blocks or pieces. Not set without any."""
 
     def __init__(self, flushed: int) -> None:
         self.end = 0
@@ -47,10 +68,16 @@ class _Tail:
         self.starts: list[int] = []
         self.blocks: list[bytes | bytearray] = []
         self.flushed = flushed
+        self.pieces: list[bytes] = []
+        """The bytes of the newest appends, ``pieces_from .. end``, that are in no block yet. All are
+        unflushed."""
+        self.windows: list[int] = []
+        """The window of each piece."""
+        self.pieces_from = 0
 
     @property
     def extents(self) -> LogExtents:
-        """The extents of the unflushed bytes, cached or not."""
+        """The extents of the unflushed bytes, cached or not. Not while there are pieces."""
         if self.open < self.end:
             self._extents.add(self.open, self.end, self.window)
             self.open = self.end
@@ -62,6 +89,20 @@ class _Tail:
             self._extents.add(self.open, self.end, self.window)
         # In replay, bytes may be flushed already.
         self.open, self.window = max(offset, self.flushed), window
+
+    def take_pieces(self) -> bytes:
+        """The pieces, joined; their windows become extents. The caller puts them into a block."""
+        position = self.pieces_from
+        for piece, window in zip(self.pieces, self.windows, strict=True):
+            if window != self.window:
+                if self.open < position:
+                    self._extents.add(self.open, position, self.window)
+                self.open, self.window = position, window
+            position += len(piece)
+        data = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+        self.pieces.clear()
+        self.windows.clear()
+        return data
 
     def enter(self, ring: _Tail) -> None:
         """Become the newest one of ``ring``."""
@@ -86,8 +127,8 @@ class TailCache:
         """The newest group and its window: all appends of a group share one lookup."""
         self._tails: ShardedDict[int, _Tail] = ShardedDict()
         self._ring = _Tail(0)
-        """Begin and end of the ring of those with blocks, roughly in the order in which they were last
-        written."""
+        """Begin and end of the ring of those with blocks or pieces, roughly in the order in which they were
+        last written."""
         self._ring.older = self._ring.newer = self._ring
         self._total = 0
         self._data = 0
@@ -102,11 +143,19 @@ class TailCache:
         """Begin to cache a segment whose first ``flushed`` bytes are in long-term storage."""
         self._tails[sid] = _Tail(flushed)
 
+    def _find(self, sid: int) -> _Tail | None:
+        """The tail of a segment, with all of its bytes in blocks."""
+        tail = self._tails.get(sid)
+        if tail is not None and tail.pieces:
+            self._join(tail)
+        return tail
+
     def drop_segment(self, sid: int) -> None:
-        tail = self._tails.pop(sid, None)
+        tail = self._find(sid)
         if tail is None:
             return
 
+        del self._tails[sid]
         if tail.blocks:
             tail.leave()
         self.unflushed_bytes -= tail.extents.size
@@ -128,38 +177,66 @@ class TailCache:
         if group != self._group:
             self._group = group
             self._window = group if self._window_of is None else self._window_of(group)
+        if size < _PIECE_BYTES and offset == tail.end >= tail.flushed and type(data) is bytes:
+            pieces = tail.pieces
+            if not pieces:
+                if not tail.blocks:
+                    tail.enter(self._ring)
+                tail.pieces_from = offset
+                self._total += _PIECES_OVERHEAD
+            pieces.append(data)
+            tail.windows.append(self._window)
+            tail.end = end
+            self.unflushed_bytes += size
+            self.pinned_bytes += size
+            self._data += size
+            self._total += size
+            if len(pieces) >= _PIECES or end - tail.pieces_from >= BLOCK_BYTES:
+                self._join(tail)
+        else:
+            self._append_block(tail, offset, data, end)
+        if self._total > self._limit:
+            self._make_room(tail)
+
+    def _append_block(self, tail: _Tail, offset: int, data: Buffer, end: int) -> None:
+        if tail.pieces:
+            self._join(tail)
         # Out of order only in replay and after a checkpoint has logged bytes again; live appends come in
         # order (C1).
         if offset < tail.end:
             self._add_unknown(tail, offset, data)
+            return
+
+        if offset != tail.end or self._window != tail.window:
+            tail.begin_extent(offset, self._window)
+        tail.end = end
+        size = end - offset
+        unflushed = size if offset >= tail.flushed else max(0, end - tail.flushed)
+        self.unflushed_bytes += unflushed
+        self.pinned_bytes += unflushed
+        self._data += size
+        self._total += size
+        if not tail.blocks:
+            tail.enter(self._ring)
+        self._put(tail, offset, data)
+
+    def _join(self, tail: _Tail) -> None:
+        """Put the pieces, of which there are some, into a block."""
+        self._total -= _PIECES_OVERHEAD
+        self._put(tail, tail.pieces_from, tail.take_pieces())
+
+    def _put(self, tail: _Tail, offset: int, data: Buffer) -> None:
+        """Put bytes behind all blocks; into the last one if they fit."""
+        blocks, starts, size = tail.blocks, tail.starts, len(data)
+        last = blocks[-1] if blocks else None
+        if type(last) is bytearray and len(last) + size <= BLOCK_BYTES and starts[-1] + len(last) == offset:
+            # In place: nobody has a view of a ``bytearray`` (see ``slices``), so it can grow.
+            last += data
         else:
-            if offset != tail.end or self._window != tail.window:
-                tail.begin_extent(offset, self._window)
-            tail.end = end
-            unflushed = size if offset >= tail.flushed else max(0, end - tail.flushed)
-            self.unflushed_bytes += unflushed
-            self.pinned_bytes += unflushed
-            # Behind all blocks; to the last one if they fit.
-            blocks, starts = tail.blocks, tail.starts
-            last = blocks[-1] if blocks else None
-            self._data += size
-            self._total += size
-            if (
-                type(last) is bytearray
-                and len(last) + size <= BLOCK_BYTES
-                and starts[-1] + len(last) == offset
-            ):
-                # In place: nobody has a view of a ``bytearray`` (see ``slices``), so it can grow.
-                last += data
-            else:
-                if last is None:
-                    tail.enter(self._ring)
-                starts.append(offset)
-                # ``bytes`` of ``bytes`` is no copy.
-                blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
-                self._total += BLOCK_OVERHEAD
-        if self._total > self._limit:
-            self._make_room(tail)
+            starts.append(offset)
+            # ``bytes`` of ``bytes`` is no copy.
+            blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
+            self._total += BLOCK_OVERHEAD
 
     def _add_unknown(self, tail: _Tail, offset: int, data: Buffer) -> None:
         """Re-logged and replayed bytes may come before, inside or after what is known: add the parts that are
@@ -186,7 +263,7 @@ class TailCache:
     def mark_flushed(self, sid: int, flushed: int) -> None:
         """The first ``flushed`` bytes are in long-term storage now: let them go if the cache is over its
         limit."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         # Commits may be published after the segment was dropped.
         if tail is None or flushed <= tail.flushed:
             return
@@ -208,7 +285,7 @@ class TailCache:
 
     def _make_room(self, tail: _Tail) -> None:
         """The cache is over its limit after an append to the segment."""
-        if tail.blocks:
+        if tail.blocks or tail.pieces:
             tail.leave()
             tail.enter(self._ring)
         # Only once a sixteenth of the limit can go, so that flushed blocks are not searched each time.
@@ -229,6 +306,8 @@ class TailCache:
         """Drop the oldest blocks; those that are not flushed stay in the log."""
         while self._total > self._goal:
             oldest = self._ring.newer
+            if oldest.pieces:
+                self._join(oldest)
             self._drop_oldest(oldest, self._goal, oldest.end)
 
     def _drop_oldest(self, tail: _Tail, goal: int, below: int) -> None:
@@ -243,7 +322,7 @@ class TailCache:
 
         del tail.starts[:count]
         del tail.blocks[:count]
-        if not tail.blocks:
+        if not tail.blocks and not tail.pieces:
             tail.leave()
         spilled = pinned - self.pinned_bytes
         self._spilled += spilled
@@ -252,7 +331,7 @@ class TailCache:
     def slices(self, sid: int, offset: int, end: int) -> list[Buffer]:
         """The cached bytes from ``offset`` on, without a gap, at most up to ``end``; empty if ``offset`` is
         not cached. Not copied."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         found: list[Buffer] = []
         if tail is None:
             return found
@@ -286,24 +365,24 @@ class TailCache:
     def first_missing(self, sid: int, offset: int, end: int) -> int:
         """The first unflushed offset in ``offset .. end`` that the log does not hold; ``end`` if it holds
         all. Recovery checks with it that nothing is lost."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         return offset if tail is None else next(tail.extents.gaps(offset, end), (end, end))[0]
 
     def extent_at(self, sid: int, offset: int) -> LogExtent | None:
         """Where the log holds the unflushed bytes at ``offset``; None if they are flushed or unknown."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         return None if tail is None else tail.extents.find(offset)
 
     def spilled_extents(self, sid: int, start: int, end: int) -> Iterator[LogExtent]:
         """Where the log holds the unflushed bytes from ``start`` to the last one before ``end`` that is not
         cached, in order; nothing if all are cached."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         return iter(()) if tail is None else tail.extents.between(start, self.cached_from(sid, start, end))
 
     def cached_from(self, sid: int, start: int, end: int) -> int:
         """Where in ``start .. end`` the cached bytes begin that reach up to ``end``; ``start`` if the segment
         is unknown."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         if tail is None:
             return start
 
@@ -315,12 +394,12 @@ class TailCache:
 
     def next_unflushed(self, sid: int, offset: int) -> int | None:
         """Where the next unflushed bytes after ``offset`` begin."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         return None if tail is None else tail.extents.next_start(offset)
 
     def next_cached(self, sid: int, offset: int) -> int | None:
         """Where the first block that starts after ``offset`` begins."""
-        tail = self._tails.get(sid)
+        tail = self._find(sid)
         if tail is None:
             return None
 

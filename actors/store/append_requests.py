@@ -30,8 +30,9 @@ def append_request(
     expected_offset: int | None,
     history: int | None,
 ) -> AppendRequest:
-    _check_size(data, bytes_max)
-    if type(data) is not bytes:
+    # Most are, and need no further call.
+    if type(data) is not bytes or len(data) > bytes_max:
+        _check_size(data, bytes_max)
         data = bytes(data)  # the caller may reuse its buffer
     expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
     if writer_id is None and event_number is None and previous_event_number is None:

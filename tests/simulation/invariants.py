@@ -147,7 +147,9 @@ SEGMENTS: Mapping[str, Predicate] = {
 def cache_is_counted_right(container: Container) -> Iterator[str]:
     cache = container.cache
     total = data = pinned = unflushed = 0
-    for tail in cache._tails.values():
+    for sid in cache._tails:
+        tail = cache._find(sid)
+        assert tail is not None
         unflushed += tail.extents.size
         for start, block in zip(tail.starts, tail.blocks, strict=True):
             data += len(block)

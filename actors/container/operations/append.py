@@ -307,7 +307,8 @@ def publish_appends(publisher: Publisher, run: list[Append], group: int) -> None
         publisher.cache.append(sid, offset, data, group)
         segment.add_log_reference(end, group)
         segment.add_append_boundaries(run, end)
-        if end - segment.flushed >= publisher.due_bytes and publisher.is_due(segment, end - segment.flushed):
+        unflushed = end - segment.flushed
+        if unflushed >= publisher.due_bytes and publisher.is_due(segment, unflushed):
             publisher.listeners.segment_due(sid)
     if segment.waiter is not None:
         segment.wake()

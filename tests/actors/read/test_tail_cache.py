@@ -36,7 +36,9 @@ def content(cache: TailCache, offset: int, end: int, sid: int = SID) -> bytes:
 
 
 def blocks(cache: TailCache, sid: int = SID) -> list[int]:
-    return [len(block) for block in cache._tails[sid].blocks]
+    """The sizes of the blocks, with the pieces joined."""
+    tail = cache._find(sid)
+    return [] if tail is None else [len(block) for block in tail.blocks]
 
 
 # --- blocks -------------------------------------------------------------------------------------
@@ -48,6 +50,46 @@ def test_adjacent_small_appends_share_a_block() -> None:
 
     assert len(blocks(cache)) == 2
     assert cache.statistics().total_bytes == 100_000 + 2 * BLOCK_OVERHEAD
+
+
+def test_small_appends_are_joined_when_there_are_enough_or_when_they_are_asked_for() -> None:
+    """Publishing an append to one of many segments must cost little. What waits is charged too (C9)."""
+    cache = cache_with(*((offset, b"x") for offset in range(40)))
+    tail = cache._tails[SID]
+
+    assert (list(map(len, tail.blocks)), len(tail.pieces)) == ([32], 8)
+    assert cache.statistics().total_bytes > 40 + BLOCK_OVERHEAD
+    assert content(cache, 30, 50) == b"x" * 10
+    assert (list(map(len, tail.blocks)), tail.pieces) == ([40], [])
+    assert cache.statistics().total_bytes == 40 + BLOCK_OVERHEAD
+
+
+def test_joined_appends_keep_the_windows_of_their_groups() -> None:
+    """C10: where the log has the bytes of each append."""
+    cache = cache_with(*((offset, b"x") for offset in range(6)), limit=KIB * KIB, spills=True)
+
+    assert [cache.extent_at(SID, offset) for offset in (0, 1, 4, 5)] == [
+        LogExtent(0, 1, 0),
+        LogExtent(1, 3, 2),
+        LogExtent(3, 5, 4),
+        LogExtent(5, 6, 6),
+    ]
+    cache.append(SID, 6, b"x", 7)
+    assert cache.extent_at(SID, 6) == LogExtent(5, 7, 6)
+
+
+def test_appends_that_wait_to_be_joined_are_spilled_too() -> None:
+    """C10: those of very many segments may fill the cache."""
+    cache = TailCache(20 * KIB, window_of)
+    for sid in range(100):
+        cache.open_segment(sid, 0)
+        cache.append(sid, 0, bytes(KIB), sid + 1)
+
+    statistics = cache.statistics()
+    assert statistics.total_bytes <= 20 * KIB
+    assert statistics.unflushed_bytes == 100 * KIB == statistics.pinned_bytes + statistics.spilled_bytes
+    assert (content(cache, 0, KIB, sid=0), content(cache, 0, KIB, sid=99)) == (b"", bytes(KIB))
+    assert cache.extent_at(0, 0) == LogExtent(0, KIB, 0)
 
 
 def test_every_block_is_charged_an_overhead() -> None:
