@@ -42,10 +42,12 @@ def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[s
     )
 
 
-def peers(folder: Path, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
+def peers(
+    folder: Path, *arguments: str, seconds: float = 200, **variables: str
+) -> tuple[int, list[dict[str, Any]], str]:
     with start(folder, "--quick", "--json", *arguments, **variables) as process:
         try:
-            out, err = process.communicate(timeout=scaled(500))
+            out, err = process.communicate(timeout=scaled(seconds))
         finally:
             process.kill()
     return process.returncode, [json.loads(line) for line in out.splitlines()], err
@@ -89,7 +91,7 @@ def test_what_runs_in_the_users_process_has_a_figure_for_every_workload_it_takes
 @pytest.mark.parametrize("name", ["tierlog-service", "parquet", *SERVERS])
 def test_a_server_has_a_figure_for_every_workload_or_is_not_available(tmp_path: Path, name: str) -> None:
     """Without the network: what is not installed cannot be fetched."""
-    status, lines, err = peers(tmp_path, name, TIERLOG_MAVEN_MIRROR="http://127.0.0.1:1")
+    status, lines, err = peers(tmp_path, name, seconds=500, TIERLOG_MAVEN_MIRROR="http://127.0.0.1:1")
 
     reasons = {line["reason"] for line in lines if "reason" in line} - {"as with syncs"}
     if status:
