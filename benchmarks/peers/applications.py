@@ -30,7 +30,7 @@ _TARGET = "{target}"
 
 @attrs.frozen
 class Connector:
-    """What Spark is told. In options ``{target}`` stands for the name of what is written or read."""
+    """How Spark reaches a peer. In options ``{target}`` stands for the name of what is written or read."""
 
     format: str
     writes: Mapping[str, str]
@@ -80,8 +80,8 @@ class SparkPeer:
             verb: {name: value.replace(_TARGET, target) for name, value in options.items()}
             for verb, options in (("writes", self.connector.writes), ("reads", self.connector.reads))
         }
-        told = json.dumps({"format": self.connector.format, **options})
-        command = [sys.executable, "-m", "benchmarks.peers.spark_program", what, told, str(count)]
+        connector = json.dumps({"format": self.connector.format, **options})
+        command = [sys.executable, "-m", "benchmarks.peers.spark_program", what, connector, str(count)]
         own = mkdtemp(prefix="application-", dir=self.folder)
         jars = ["--jars", ",".join(map(str, self.connector.jars))] if self.connector.jars else []
         variables = {"PYSPARK_SUBMIT_ARGS": shlex.join([*jars, "pyspark-shell"]), "SPARK_LOCAL_DIRS": own}

@@ -53,11 +53,11 @@ def main(what: str, connector: str, count: str, folder: str) -> None:
     # Java inherits the standard output, so it becomes the log.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    told = json.loads(connector)
+    parsed = json.loads(connector)
     if what == "batches":
-        figure = batches(told, int(count), folder)
+        figure = batches(parsed, int(count), folder)
     else:
-        figure = {"write": write, "read": read}[what](told, int(count))
+        figure = {"write": write, "read": read}[what](parsed, int(count))
     print(figure, file=answers, flush=True)
 
 
