@@ -26,8 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = ["bare", "tierlog", "sqlite"]
 SERVERS = [name for name in NAMES if name.startswith(("kafka", "nats", "redis"))]
 
-# A server for each of many peers, one after the other: a busy machine may take its time.
-pytestmark = pytest.mark.timeout(240)
+# A server for each of many peers, and applications of Spark, one after the other: a busy machine may take its
+# time.
+pytestmark = pytest.mark.timeout(600)
 
 
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -42,12 +43,10 @@ def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[s
     )
 
 
-def peers(
-    folder: Path, *arguments: str, seconds: float = 200, **variables: str
-) -> tuple[int, list[dict[str, Any]], str]:
+def peers(folder: Path, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
     with start(folder, "--quick", "--json", *arguments, **variables) as process:
         try:
-            out, err = process.communicate(timeout=scaled(seconds))
+            out, err = process.communicate(timeout=scaled(500))
         finally:
             process.kill()
     return process.returncode, [json.loads(line) for line in out.splitlines()], err
@@ -87,11 +86,10 @@ def test_what_runs_in_the_users_process_has_a_figure_for_every_workload_it_takes
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(600)  # Spark starts once for each of three figures.
 @pytest.mark.parametrize("name", ["tierlog-service", "parquet", *SERVERS])
 def test_a_server_has_a_figure_for_every_workload_or_is_not_available(tmp_path: Path, name: str) -> None:
     """Without the network: what is not installed cannot be fetched."""
-    status, lines, err = peers(tmp_path, name, seconds=500, TIERLOG_MAVEN_MIRROR="http://127.0.0.1:1")
+    status, lines, err = peers(tmp_path, name, TIERLOG_MAVEN_MIRROR="http://127.0.0.1:1")
 
     reasons = {line["reason"] for line in lines if "reason" in line} - {"as with syncs"}
     if status:
