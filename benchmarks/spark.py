@@ -48,6 +48,9 @@ class Rows:
     value: str
     """The column, out of ``id``."""
 
+    def count(self, setting: Setting) -> int:
+        return setting.megabytes_of(self.megabytes, 8) * 1_000_000 // self.each
+
 
 LARGE = Rows(1_000, 1024, "repeat(sha2(CAST(id AS STRING), 512), 8)")
 SMALL = Rows(200, 100, "substr(sha2(CAST(id AS STRING), 512), 1, 80 + id % 41)")
@@ -130,9 +133,8 @@ class Cached:
 
 
 @contextmanager
-def cached(setting: Setting, rows: Rows) -> Iterator[Cached]:
+def cached(rows: Rows, count: int) -> Iterator[Cached]:
     """The rows, in memory."""
-    count = setting.megabytes_of(rows.megabytes, 8) * 1_000_000 // rows.each
     frame = session().range(0, count, 1, PARTITIONS).selectExpr(f"CAST({rows.value} AS BINARY) AS value")
     frame.cache()
     try:
@@ -216,7 +218,7 @@ def _entries(folder: str) -> list[str]:
 
 
 async def write(setting: Setting, name: str, rows: Rows) -> Sequence[Pair]:
-    with served(setting) as server, cached(setting, rows) as data:
+    with served(setting) as server, cached(rows, rows.count(setting)) as data:
         folder, processors = setting.fresh("parquet"), Processors(name, server)
         jvm = session().sparkContext._gateway.proc.pid
         disk: dict[str, list[float]] = {"tierlog": [], "parquet": []}
@@ -249,7 +251,7 @@ async def read(setting: Setting, name: str, rows: Rows, direct: str) -> Sequence
     """The data was flushed. It is read from the page cache, except by the store in the first round."""
     with served(setting) as server:
         folder, processors = os.path.join(setting.fresh("parquet"), "rows"), Processors(name, server)
-        with cached(setting, rows) as data:
+        with cached(rows, rows.count(setting)) as data:
             server.write(data.frame, "bench/read")
             data.frame.write.parquet(folder)
         server.client.flush()
@@ -289,33 +291,42 @@ def timed(act: Any) -> float:
 # --- micro-batches and commits ------------------------------------------------------------------
 
 
-async def batches(setting: Setting) -> Sequence[Pair]:
+def batch_rows() -> Any:
+    """A stream with micro-batches of rows of 1 KiB, one as soon as the last one is done."""
+    rows = (
+        session()
+        .readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", BATCH_ROWS)
+        .option("numPartitions", 2)
+        .load()
+    )
+    return rows.selectExpr("CAST(rpad(CAST(value AS STRING), 1024, 'x') AS BINARY) AS value")
+
+
+def batch_milliseconds(sink: Any, checkpoint: str, wanted: int) -> float:
     """The median duration of a query's micro-batches, without the first ones."""
+    query = sink.option("checkpointLocation", checkpoint).start()
+    try:
+        while query.exception() is None and (
+            query.lastProgress is None or query.lastProgress.batchId < wanted + 2
+        ):
+            time.sleep(0.02)
+        if query.exception() is not None:
+            raise BenchmarkError(f"the query failed: {query.exception()}")
+        return statistics.median(
+            float(each.durationMs["triggerExecution"]) for each in query.recentProgress[3:]
+        )
+    finally:
+        query.stop()
+
+
+async def batches(setting: Setting) -> Sequence[Pair]:
     wanted = setting.size(12, 3)
     with served(setting) as server:
-        rows = (
-            session()
-            .readStream.format("rate-micro-batch")
-            .option("rowsPerBatch", BATCH_ROWS)
-            .option("numPartitions", 2)
-            .load()
-        )
-        rows = rows.selectExpr("CAST(rpad(CAST(value AS STRING), 1024, 'x') AS BINARY) AS value")
+        rows = batch_rows()
 
         def milliseconds(sink: Any) -> float:
-            query = sink.option("checkpointLocation", setting.fresh("checkpoint")).start()
-            try:
-                while query.exception() is None and (
-                    query.lastProgress is None or query.lastProgress.batchId < wanted + 2
-                ):
-                    time.sleep(0.02)
-                if query.exception() is not None:
-                    raise BenchmarkError(f"the query failed: {query.exception()}")
-                return statistics.median(
-                    float(each.durationMs["triggerExecution"]) for each in query.recentProgress[3:]
-                )
-            finally:
-                query.stop()
+            return batch_milliseconds(sink, setting.fresh("checkpoint"), wanted)
 
         async def value() -> float:
             sink = (

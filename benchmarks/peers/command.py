@@ -34,7 +34,10 @@ class PeerOptions:
 def chosen(names: Sequence[str]) -> tuple[Sequence[Kind], Sequence[Workload]]:
     kinds = [kind for kind in KINDS if kind.name in names]
     workloads = [workload for workload in WORKLOADS if workload.name in names]
-    return kinds or KINDS, workloads or WORKLOADS
+    workloads = workloads or list(WORKLOADS)
+    return [
+        kind for kind in kinds or KINDS if any(workload.is_for(kind) for workload in workloads)
+    ], workloads
 
 
 def print_list(options: PeerOptions, console: Console) -> None:

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import anyio
 import attrs
+
+if TYPE_CHECKING:
+    from benchmarks.peers.applications import SparkPeer
 
 STREAMS = 100
 HISTORY = STREAMS
@@ -68,10 +71,13 @@ class Kind:
     """What is durable at an ack."""
     is_synced: bool
     """Whether an acked event survives a power failure."""
-    open: Callable[[Path], AbstractAsyncContextManager[Peer]]
-    """Runs one that is empty; its data is in the folder. Nothing of it runs afterwards."""
+    open: Callable[[Path], AbstractAsyncContextManager[Peer]] | None
+    """Runs one that is empty; its data is in the folder. Nothing of it runs afterwards. None: only Spark
+    reaches it."""
     version: Callable[[], str]
     restarts: Callable[[Path], AbstractAsyncContextManager[Restarts]] | None = None
+    spark: Callable[[Path], AbstractAsyncContextManager[SparkPeer]] | None = None
+    """The same for Spark. None: it has no connector."""
     prepare: Callable[[], str] = str
     """Fetches what can be fetched. Returns what is missing to run it here and how to get that; empty if
     nothing is."""

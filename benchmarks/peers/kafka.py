@@ -18,8 +18,10 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from benchmarks.peers.applications import Connector, SparkPeer
 from benchmarks.peers.contract import HISTORY, Kind, Peer, Restarts
-from benchmarks.peers.servers import Created, Loaded, Server, ServerRestarts, free_port, run_to_end, served
+from benchmarks.peers.servers import Loaded, Server, ServerRestarts, free_port, run_to_end, served
+from benchmarks.spark import PARTITIONS
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.ledgers.install import MAVEN_CENTRAL, download
 from tierlog.storage_backends.ledgers.installed import (
@@ -32,8 +34,11 @@ from tierlog.storage_backends.ledgers.java_runtime import check_java, find_java
 
 _ARTIFACTS = read_artifacts(Path(__file__).with_name("kafka.txt"))
 _VERSION = "4.3.1"
+_CONNECTOR_VERSION = "4.2.0"
 _TOPIC = "events"
 _BATCH_BYTES = 1 << 20
+_SPARK_BATCH_BYTES = 512 << 10
+"""Two of them fit into a request."""
 _JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExplicitGCInvokesConcurrent")
 """As Kafka's own scripts start it."""
 _SETTINGS = """\
@@ -55,7 +60,7 @@ def _installation() -> Installation:
 
 
 def _prepare() -> str:
-    """Downloads what is not there, 44 MB at first."""
+    """Downloads what is not there, 54 MB at first."""
     if find_spec("aiokafka") is None:
         return "the package aiokafka is not installed: pip install 'tierlog[peers]'"
 
@@ -63,7 +68,7 @@ def _prepare() -> str:
     try:
         check_java(find_java())
         if any(size_of(installation.jar(each)) != each.size for each in _ARTIFACTS):
-            print("bench: downloading Kafka, 44 MB", file=sys.stderr)
+            print("bench: downloading Kafka and its connector for Spark, 54 MB", file=sys.stderr)
             mirror = os.environ.get("TIERLOG_MAVEN_MIRROR") or MAVEN_CENTRAL
             anyio.run(download, installation, _ARTIFACTS, mirror, lambda done, found: None)
     except TierlogError as error:
@@ -80,13 +85,16 @@ class Kafka:
         self._synced = synced
 
     async def create(self) -> None:
+        await self.create_topic(_TOPIC, HISTORY + 1)
+
+    async def create_topic(self, name: str, partitions: int) -> None:
         from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
         settings = {"flush.messages": "1"} if self._synced else {}
         admin = AIOKafkaAdminClient(bootstrap_servers=self._address)
         await admin.start()
         try:
-            topic = NewTopic(_TOPIC, HISTORY + 1, 1, topic_configs=settings)
+            topic = NewTopic(name, partitions, 1, topic_configs=settings)
             await admin.create_topics([topic])
         finally:
             await admin.close()
@@ -147,7 +155,7 @@ class Kafka:
 def _server(folder: Path) -> Server:
     port, settings = free_port(), folder / "server.properties"
     settings.write_text(_SETTINGS.format(port=port, controller=free_port(), data=folder / "data"))
-    path = os.pathsep.join(str(_installation().jar(each)) for each in _ARTIFACTS)
+    path = os.pathsep.join(str(_installation().jar(each)) for each in _ARTIFACTS if each.group == "server")
     java = [find_java(), *_JVM, f"-Djava.io.tmpdir={folder}", "-cp", path]
     cluster = "dGllcmxvZy1wZWVycy0wMQ"
     run_to_end([*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)])
@@ -155,7 +163,7 @@ def _server(folder: Path) -> Server:
 
 
 @asynccontextmanager
-async def _connect(server: Server, *, synced: bool) -> AsyncIterator[Created]:
+async def _connect(server: Server, *, synced: bool) -> AsyncIterator[Kafka]:
     from aiokafka import AIOKafkaProducer
 
     # It warns of each attempt that a new partition, without its leader, refuses.
@@ -181,12 +189,28 @@ async def _restarts(folder: Path) -> AsyncIterator[Restarts]:
     yield ServerRestarts(server, partial(_connect, synced=True), Loaded(folder), loader=server)
 
 
+@asynccontextmanager
+async def _spark(folder: Path) -> AsyncIterator[SparkPeer]:
+    server = await anyio.to_thread.run_sync(_server, folder)
+    place = {"kafka.bootstrap.servers": f"127.0.0.1:{server.port}"}
+    writes = {**place, "topic": "{target}", "kafka.acks": "all", "kafka.batch.size": str(_SPARK_BATCH_BYTES)}
+    jars = [_installation().jar(each) for each in _ARTIFACTS if each.group == "spark"]
+    connector = Connector("kafka", writes, {**place, "subscribe": "{target}"}, jars)
+    try:
+        server.start()
+        await server.answer()
+        async with _connect(server, synced=True) as peer:
+            yield SparkPeer(connector, folder, create=partial(peer.create_topic, partitions=PARTITIONS))
+    finally:
+        server.stop()
+
+
 def _opens(*, synced: bool) -> Callable[[Path], AbstractAsyncContextManager[Peer]]:
     return partial(_open, synced=synced)
 
 
 def _version() -> str:
-    return f"Kafka {_VERSION}, aiokafka {version('aiokafka')}"
+    return f"Kafka {_VERSION}, aiokafka {version('aiokafka')}, spark-sql-kafka {_CONNECTOR_VERSION}"
 
 
 KINDS = (
@@ -199,6 +223,7 @@ KINDS = (
         open=_opens(synced=True),
         version=_version,
         restarts=_restarts,
+        spark=_spark,
         prepare=_prepare,
     ),
     Kind(

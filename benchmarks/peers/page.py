@@ -56,6 +56,8 @@ def median(figures: Figures, workload: Workload, kind: Kind) -> float | None:
 
 def _cell(figures: Figures, workload: Workload, kind: Kind, *, with_range: bool) -> str:
     middle = median(figures, workload, kind)
+    if not workload.is_for(kind):
+        return "-"
     if middle is None:
         reason = figures.missing.get((workload.name, kind.name), "")
         return "-" if workload.name in kind.leaves_out else reason.partition(":")[0]
@@ -66,7 +68,7 @@ def _cell(figures: Figures, workload: Workload, kind: Kind, *, with_range: bool)
 def json_lines(plan: Plan, figures: Figures) -> Iterator[str]:
     """One object for each peer and workload; without figures it has a ``reason``."""
     for workload in plan.workloads:
-        for kind in plan.kinds:
+        for kind in filter(workload.is_for, plan.kinds):
             key = (workload.name, kind.name)
             line: dict[str, object] = {"workload": workload.name, "peer": kind.name, "unit": workload.unit}
             line |= {"synced": kind.is_synced, "lower_is_better": workload.lower_is_better}
@@ -112,16 +114,22 @@ def _section(plan: Plan, figures: Figures, page: Path, file_system: str) -> Iter
     yield ""
     yield f"![The medians as bars]({page.with_suffix('.svg').name})"
     for is_synced, heading in ((True, "Synced at the ack"), (False, "Not synced at the ack")):
-        kinds = [kind for kind in plan.kinds if kind.is_synced is is_synced]
-        if not kinds:
-            continue
-        yield from ("", f"### {heading}", "")
-        columns = [f"{workload.title}, {workload.unit}" for workload in plan.workloads]
-        yield f"| peer | what is durable at the ack | {' | '.join(columns)} |"
-        yield f"| --- | --- |{' ---: |' * len(columns)}"
-        for kind in kinds:
-            cells = " | ".join(_cell(figures, workload, kind, with_range=True) for workload in plan.workloads)
-            yield f"| {kind.title} | {kind.promise} | {cells} |"
+        for of_spark in (False, True):
+            workloads = [workload for workload in plan.workloads if (workload.way == "spark") is of_spark]
+            kinds = [
+                kind
+                for kind in plan.kinds
+                if kind.is_synced is is_synced and any(workload.is_for(kind) for workload in workloads)
+            ]
+            if not kinds:
+                continue
+            yield from ("", f"### {heading}{', with Spark' * of_spark}", "")
+            columns = [f"{workload.title}, {workload.unit}" for workload in workloads]
+            yield f"| peer | what is durable at the ack | {' | '.join(columns)} |"
+            yield f"| --- | --- |{' ---: |' * len(columns)}"
+            for kind in kinds:
+                cells = (_cell(figures, workload, kind, with_range=True) for workload in workloads)
+                yield f"| {kind.title} | {kind.promise} | {' | '.join(cells)} |"
     absent = dict.fromkeys(
         f"- {workload.title}, {kind.title}: {reason}"
         for kind in plan.kinds

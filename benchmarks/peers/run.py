@@ -7,12 +7,13 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
 import attrs
 
 from benchmarks.harness import BenchmarkError
-from benchmarks.peers import embedded, jetstream, kafka, redis_streams, service
+from benchmarks.peers import applications, embedded, jetstream, kafka, redis_streams, service
 from benchmarks.peers.contract import HISTORY, Kind, fill
 from benchmarks.peers.workloads import ITEMS, Sizes, Workload
 from tierlog.actors.kernel.exits import first_leaf
@@ -23,6 +24,7 @@ KINDS = (
     *kafka.KINDS,
     *jetstream.KINDS,
     *redis_streams.KINDS,
+    *applications.KINDS,
 )
 _SECONDS_MAX = 300
 """For one measurement: a peer that stands still ends its row and not the run."""
@@ -56,7 +58,7 @@ class Figures:
     """Kinds of which something was to be measured, and was not."""
 
     def takes_part(self, kind: Kind, workload: Workload) -> bool:
-        return (workload.name, kind.name) not in self.missing
+        return workload.is_for(kind) and (workload.name, kind.name) not in self.missing
 
     def give_up(self, kind: Kind, workload: Workload, reason: str) -> None:
         """Unless there is a reason already."""
@@ -71,34 +73,35 @@ async def run(plan: Plan, folder: Path) -> Figures:
     figures = Figures()
     for kind in plan.kinds:
         for workload in plan.workloads:
+            if not workload.is_for(kind):
+                continue
             if workload.name in kind.leaves_out:
                 figures.missing[workload.name, kind.name] = kind.leaves_out[workload.name]
-            elif kind.name in plan.unavailable:
-                figures.give_up(kind, workload, f"not available: {plan.unavailable[kind.name]}")
+            elif reason := plan.unavailable.get(kind.name) or workload.missing():
+                figures.give_up(kind, workload, f"not available: {reason}")
     for workload in plan.workloads:
-        if workload.measure is None:
+        if workload.way == "restarts":
             await _measure_restarts(plan, workload, folder, figures)
-    if any(workload.measure is not None for workload in plan.workloads):
-        await _measure_together(plan, folder, figures)
+    for way in ("client", "spark"):
+        workloads = [workload for workload in plan.workloads if workload.way == way]
+        if workloads:
+            await _measure_together(plan, workloads, folder, figures)
     return figures
 
 
-async def _measure_together(plan: Plan, folder: Path, figures: Figures) -> None:
+async def _measure_together(
+    plan: Plan, workloads: Sequence[Workload], folder: Path, figures: Figures
+) -> None:
     """All peers run at the same time, and one has work."""
-    workloads = [workload for workload in plan.workloads if workload.measure is not None]
     async with AsyncExitStack() as stack:
-        peers = {}
+        peers = dict[str, Any]()
         for kind in plan.kinds:
             wanted = [workload for workload in workloads if figures.takes_part(kind, workload)]
             if not wanted:
                 continue
             plan.progress("starting", kind.title)
             try:
-                peer = await stack.enter_async_context(kind.open(_own(folder, kind, "together")))
-                if any(workload.name == "history" for workload in wanted):
-                    await fill(peer, HISTORY, plan.sizes.history, ITEMS)
-                    await peer.settle()
-                peers[kind.name] = peer
+                peers[kind.name] = await _opened(stack, kind, wanted, folder, plan.sizes)
             except Exception as error:  # noqa: BLE001 it is reported, and the others run
                 _give_up(figures, kind, wanted, error)
 
@@ -110,6 +113,22 @@ async def _measure_together(plan: Plan, folder: Path, figures: Figures) -> None:
             }
             await _in_turns(plan, workload, measures, figures)
         plan.progress("stopping", "")
+
+
+async def _opened(
+    stack: AsyncExitStack, kind: Kind, workloads: Sequence[Workload], folder: Path, sizes: Sizes
+) -> Any:
+    own = _own(folder, kind, workloads[0].way)
+    if workloads[0].way == "spark":
+        assert kind.spark is not None
+        return await stack.enter_async_context(kind.spark(own))
+
+    assert kind.open is not None
+    peer = await stack.enter_async_context(kind.open(own))
+    if any(workload.name == "history" for workload in workloads):
+        await fill(peer, HISTORY, sizes.history, ITEMS)
+        await peer.settle()
+    return peer
 
 
 async def _measure_restarts(plan: Plan, workload: Workload, folder: Path, figures: Figures) -> None:

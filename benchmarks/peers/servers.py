@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -81,30 +81,25 @@ class Server:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return
             await self.pause()
-        raise BenchmarkError(f"{self._name} does not answer: {self._last_line()}")
+        raise BenchmarkError(f"{self._name} does not answer: {last_line(self._log)}")
 
     async def pause(self) -> None:
         """Before the next attempt to reach it."""
         assert self._process is not None
         if self._process.poll() is not None:
-            raise BenchmarkError(f"{self._name} ended with {self._process.returncode}: {self._last_line()}")
+            raise BenchmarkError(
+                f"{self._name} ended with {self._process.returncode}: {last_line(self._log)}"
+            )
         await anyio.sleep(_POLL_SECONDS)
 
     @property
     def _name(self) -> str:
         return os.path.basename(self._command[0])
 
-    def _last_line(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines() or ["it prints nothing"]
-        return lines[-1]
-
     def kill(self) -> None:
         """It and the processes that it started, as a power failure would."""
         if self._process is not None:
-            for pid in reversed(_family(self._process.pid)):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._process.wait()
+            kill_family(self._process)
 
     def stop(self) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -113,6 +108,20 @@ class Server:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
         self.kill()
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() or ["it prints nothing"]
+    return lines[-1]
+
+
+def kill_family(process: subprocess.Popen[Any]) -> None:
+    """With its children and theirs, if it runs."""
+    if process.poll() is None:
+        for pid in reversed(_family(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 def _family(pid: int) -> list[int]:

@@ -8,9 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import tierlog
+from benchmarks.peers.applications import Connector, SparkPeer
 from benchmarks.peers.contract import Kind, Peer, Restarts
-from benchmarks.peers.servers import Created, Loaded, Server, ServerRestarts, free_port, served
+from benchmarks.peers.servers import Created, Loaded, Server, ServerRestarts, free_port, served, started
 from benchmarks.peers.streams import Segments
+from benchmarks.spark import PARTITIONS
 
 
 def _server(folder: Path) -> Server:
@@ -36,6 +38,18 @@ async def _restarts(folder: Path) -> AsyncIterator[Restarts]:
     yield ServerRestarts(server, _connect, Loaded(folder), loader=server)
 
 
+@asynccontextmanager
+async def _spark(folder: Path) -> AsyncIterator[SparkPeer]:
+    server = _server(folder)
+    options = {"endpoint": f"http://127.0.0.1:{server.port}", "segment": "{target}"}
+    reads = {**options, "minPartitions": str(PARTITIONS), "includeMetadata": "false"}
+    try:
+        async with started(server, _connect) as peer:
+            yield SparkPeer(Connector("tierlog", options, reads), folder, settle=peer.settle)
+    finally:
+        server.stop()
+
+
 KINDS = (
     Kind(
         "tierlog-service",
@@ -46,5 +60,6 @@ KINDS = (
         open=_open,
         version=lambda: f"tierlog {tierlog.__version__}",
         restarts=_restarts,
+        spark=_spark,
     ),
 )

@@ -8,12 +8,15 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import Any, Literal
 
 import anyio
 import attrs
 
 from benchmarks.harness import BenchmarkError, payloads
-from benchmarks.peers.contract import BATCH, EVENT_BYTES, HISTORY, STREAMS, Peer
+from benchmarks.peers.applications import SparkPeer
+from benchmarks.peers.contract import BATCH, EVENT_BYTES, HISTORY, STREAMS, Kind, Peer
+from benchmarks.spark import missing as spark_missing
 
 ITEMS = payloads(EVENT_BYTES)
 
@@ -27,10 +30,14 @@ class Sizes:
     """Events that are read."""
     restart: int
     """Events that are there at a restart."""
+    rows: int
+    """Of a batch that Spark writes or reads."""
+    batches: int
+    """Micro-batches of which the median is taken."""
 
 
-FULL = Sizes(1.0, 200, 65_536, 500_000)
-QUICK = Sizes(0.05, 5, 2_000, 2_000)
+FULL = Sizes(1.0, 200, 65_536, 500_000, 2_000_000, 12)
+QUICK = Sizes(0.05, 5, 2_000, 2_000, 20_000, 3)
 
 
 @attrs.frozen
@@ -38,9 +45,17 @@ class Workload:
     name: str
     title: str
     unit: str
-    measure: Callable[[Peer, Sizes], Awaitable[float]] | None
-    """None: it restarts the peer."""
+    measure: Callable[[Any, Sizes], Awaitable[float]] | None
+    """What it gets is opened as ``way`` says. None: it restarts the peer."""
     lower_is_better: bool = False
+    way: Literal["client", "restarts", "spark"] = "client"
+
+    def is_for(self, kind: Kind) -> bool:
+        return (kind.spark if self.way == "spark" else kind.open) is not None
+
+    def missing(self) -> str:
+        """Why it cannot be measured here; empty if it can."""
+        return spark_missing() if self.way == "spark" else ""
 
     def is_better(self, one: float, other: float) -> bool:
         return one < other if self.lower_is_better else one > other
@@ -148,6 +163,18 @@ async def _history(peer: Peer, sizes: Sizes) -> float:
     return size / 1e6 / elapsed
 
 
+async def _spark_writes(peer: SparkPeer, sizes: Sizes) -> float:
+    return sizes.rows / await peer.write(sizes.rows)
+
+
+async def _spark_reads(peer: SparkPeer, sizes: Sizes) -> float:
+    return sizes.rows / await peer.read(sizes.rows)
+
+
+async def _spark_batches(peer: SparkPeer, sizes: Sizes) -> float:
+    return await peer.batches(sizes.batches)
+
+
 WORKLOADS = (
     Workload("one", "one append in flight, p50", "ms", _one_by_one, lower_is_better=True),
     Workload("many", "256 appends in flight", "events/s", _many),
@@ -155,5 +182,10 @@ WORKLOADS = (
     Workload("streams", f"{STREAMS} streams, 8 appends in flight each", "events/s", _streams),
     Workload("delivery", "producer to consumer, p50", "ms", _delivery, lower_is_better=True),
     Workload("history", "historical read", "MB/s", _history),
-    Workload("restart", "restart to first ack, 500,000 events", "s", None, lower_is_better=True),
+    Workload(
+        "restart", "restart to first ack, 500,000 events", "s", None, lower_is_better=True, way="restarts"
+    ),
+    Workload("spark-write", "Spark writes 2 million rows", "rows/s", _spark_writes, way="spark"),
+    Workload("spark-read", "Spark reads 2 million rows", "rows/s", _spark_reads, way="spark"),
+    Workload("spark-batch", "micro-batch of 1,000 rows", "ms", _spark_batches, True, "spark"),
 )

@@ -26,8 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = ["bare", "tierlog", "sqlite"]
 SERVERS = [name for name in NAMES if name.startswith(("kafka", "nats", "redis"))]
 
-# A server for each of many peers, one after the other: a busy machine may take its time.
-pytestmark = pytest.mark.timeout(240)
+# A server for each of many peers, and applications of Spark, one after the other: a busy machine may take its
+# time.
+pytestmark = pytest.mark.timeout(600)
 
 
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -45,7 +46,7 @@ def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[s
 def peers(folder: Path, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
     with start(folder, "--quick", "--json", *arguments, **variables) as process:
         try:
-            out, err = process.communicate(timeout=scaled(200))
+            out, err = process.communicate(timeout=scaled(500))
         finally:
             process.kill()
     return process.returncode, [json.loads(line) for line in out.splitlines()], err
@@ -71,7 +72,7 @@ def test_what_runs_in_the_users_process_has_a_figure_for_every_workload_it_takes
 
     assert status == 0, err
     assert {(line["workload"], line["peer"]) for line in lines} == {
-        (workload.name, name) for workload in WORKLOADS for name in EMBEDDED
+        (workload.name, name) for workload in WORKLOADS for name in EMBEDDED if workload.way != "spark"
     }
     without = {(line["workload"], line["peer"]): line["reason"] for line in lines if "value" not in line}
     assert without == {
@@ -85,14 +86,15 @@ def test_what_runs_in_the_users_process_has_a_figure_for_every_workload_it_takes
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["tierlog-service", *SERVERS])
+@pytest.mark.parametrize("name", ["tierlog-service", "parquet", *SERVERS])
 def test_a_server_has_a_figure_for_every_workload_or_is_not_available(tmp_path: Path, name: str) -> None:
     """Without the network: what is not installed cannot be fetched."""
     status, lines, err = peers(tmp_path, name, TIERLOG_MAVEN_MIRROR="http://127.0.0.1:1")
 
     reasons = {line["reason"] for line in lines if "reason" in line} - {"as with syncs"}
     if status:
-        assert all("is not installed" in reason or "127.0.0.1:1" in reason for reason in reasons), err
+        causes = ("is not installed", "127.0.0.1:1", "it needs ")
+        assert all(any(cause in reason for cause in causes) for reason in reasons), err
     else:
         assert not reasons
     assert list(tmp_path.iterdir()) == []
@@ -175,6 +177,24 @@ def test_the_page_has_medians_ranges_and_promises_between_its_markers(tmp_path: 
     assert "old" not in text
     assert "| tierlog, embedded | the event is synced in the log | 1,000 (900.0-1,200) |" in text
     assert ">1,000</text>" in (tmp_path / "performance.svg").read_text()
+
+
+def test_spark_has_a_table_of_its_own_with_those_that_it_reaches(tmp_path: Path) -> None:
+    wanted = [workload for workload in WORKLOADS if workload.name in {"many", "spark-read"}]
+    kinds = [attrs.evolve(kind(name), version=lambda: "1.0") for name in ("sqlite", "kafka", "parquet")]
+    found = {("many", "sqlite"): [9.0], ("many", "kafka"): [8.0], ("spark-read", "kafka"): [5.0]}
+    page = tmp_path / "performance.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+
+    write_page(
+        Plan(kinds, wanted, QUICK, 1, False, lambda what, text: None, {}), Figures(found), page, "ext4"
+    )
+
+    first, with_spark, parquet = page.read_text().split("### ")[1:4]
+    assert ("SQLite" in first, "Kafka" in first, "parquet" in first) == (True, True, False)
+    assert with_spark.startswith("Synced at the ack, with Spark\n")
+    assert ("SQLite" in with_spark, "| 5.00 (5.00-5.00) |" in with_spark) == (False, True)
+    assert parquet.startswith("Not synced at the ack, with Spark\n")
 
 
 def test_the_page_names_the_rows_that_are_lost_at_the_same_promise_in_the_same_place(
