@@ -91,12 +91,10 @@ class ObjectCoordination(Coordination):
         return self._calls.place(self._prefix + name)
 
     async def load(self, name: str) -> Record | None:
-        found = await self._calls.get(self._prefix + name, RECORD_BYTES_MAX + 1)
+        found = await self._calls.get(self._prefix + name, RECORD_BYTES_MAX)
         if found is None:
             return None
-        if found.length > RECORD_BYTES_MAX:
-            raise DataCorruption(f"a record has at most {RECORD_BYTES_MAX} bytes", file=self.place(name))
-        return Record(found.data, found.version)
+        return Record(found.data if found.length <= RECORD_BYTES_MAX else b"", found.version)
 
     async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
         if not 1 <= len(data) <= RECORD_BYTES_MAX:
