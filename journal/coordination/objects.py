@@ -68,6 +68,7 @@ class _Seen:
 
     version: str
     since: float
+    duration_ms: int
 
 
 class ObjectCoordination(Coordination):
@@ -158,8 +159,13 @@ class ObjectCoordination(Coordination):
                 try:
                     lease = decode_lease(found.data, self.place(record_name))
                 except DataCorruption:
-                    # D3: its holder puts it again when it renews it.
-                    lease = attrs.evolve(record, holder="a process that the damaged record does not name")
+                    # D3: its holder puts it again when it renews it. Only an earlier look tells its duration.
+                    known = self._seen[name].duration_ms if name in self._seen else 0
+                    lease = attrs.evolve(
+                        record,
+                        duration_ms=max(record.duration_ms, known),
+                        holder="a process that the damaged record does not name",
+                    )
                 self._check_ended(name, found, lease)
             # D4: from before the put on, because others may see it as soon as it is sent.
             begun = self.now()
@@ -177,7 +183,7 @@ class ObjectCoordination(Coordination):
         now, seen = self.now().monotonic, self._seen.get(name)
         is_renewed = seen is not None and seen.version != found.version
         if seen is None or is_renewed:
-            seen = self._seen[name] = _Seen(found.version, now)
+            seen = self._seen[name] = _Seen(found.version, now, lease.duration_ms)
         duration = lease.duration_ms / 1000
         if now < seen.since + OBSERVED * duration:
             raise LeaseHeld(
