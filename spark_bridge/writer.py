@@ -83,11 +83,15 @@ class Job:
             self.prepare()
             _prepared.add(key)
 
-    def write(self, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
+    def write(
+        self, frames: Iterator[Frames], name: Callable[[], Identity], *, is_stream: bool = False
+    ) -> Message:
         """In a task. ``name`` returns the identity of the write."""
         worker_heap.begin()
+        # A batch had its target before its tasks: if one misses that, its user has deleted it.
+        create = is_stream and self.options.create_segment
         try:
-            return self._write(connections.client(self.options), frames, name)
+            return self._write(connections.client(self.options), frames, name, create=create)
         except TooLarge as error:
             raise InvalidArgument(
                 f"appends of up to batchBytes, {self.options.batch_bytes}, are too large for the service: "
@@ -95,14 +99,16 @@ class Job:
                 f"service's append_bytes_max; {error}"
             ) from error
 
-    def _write(self, client: SyncClient, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
+    def _write(
+        self, client: SyncClient, frames: Iterator[Frames], name: Callable[[], Identity], *, create: bool
+    ) -> Message:
         size = self.options.batch_bytes
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             append_directly(DirectAppender(client, self.target, new_id()), frames, size)
             return Message(None)
 
         part = f"p{task().partitionId():05d}-{new_id()}"
-        return Message(stage(client, name(), part, frames, size, create=self.options.create_segment))
+        return Message(stage(client, name(), part, frames, size, create=create))
 
     def commit(self, messages: Messages, *, is_stream: bool = False) -> None:
         """``is_stream``: the token's epoch is the number of a micro-batch, which follow each other."""
@@ -217,9 +223,9 @@ class _StreamCommits:
 
 class StreamArrowWriter(_StreamCommits, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        return self.job.write(arrow_frames(iterator, self.job.column), self.identity)
+        return self.job.write(arrow_frames(iterator, self.job.column), self.identity, is_stream=True)
 
 
 class StreamRowWriter(_StreamCommits, DataSourceStreamWriter):
     def write(self, iterator: Iterator[Row]) -> Message:
-        return self.job.write(row_frames(iterator, self.job.column), self.identity)
+        return self.job.write(row_frames(iterator, self.job.column), self.identity, is_stream=True)

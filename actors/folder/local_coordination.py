@@ -27,7 +27,7 @@ from ...journal.coordination.contract import (
     LeaseHeld,
     Record,
 )
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument, NotOwner
+from ...storage_backends.base.errors import InvalidArgument, NotOwner
 from ...storage_backends.base.files import (
     Close,
     FileHandle,
@@ -58,7 +58,9 @@ class LocalCoordination(Coordination):
     async def load(self, name: str) -> Record | None:
         path = self._paths[name]
         data = await run_program(self._files, _load(path), path)
-        return None if data is None else Record(data, _version(data))
+        if data is None:
+            return None
+        return Record(data if len(data) <= RECORD_BYTES_MAX else b"", _version(data))
 
     async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
         if not 1 <= len(data) <= RECORD_BYTES_MAX:
@@ -119,10 +121,8 @@ def _load(path: str) -> Program[bytes | None]:
 
 
 def _read(handle: FileHandle) -> Program[bytes]:
-    # One byte more, so that a longer file is refused.
+    # One byte more, so that a longer file shows.
     data: bytes = yield Read(handle, 0, RECORD_BYTES_MAX + 1)
-    if len(data) > RECORD_BYTES_MAX:
-        raise DataCorruption(f"a record has at most {RECORD_BYTES_MAX} bytes", file=handle.path)
     return data
 
 

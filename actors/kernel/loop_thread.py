@@ -10,22 +10,26 @@ has ended before the exception goes on. A second interrupt does not wait for tha
 
 Forks and the end of the process: in the child of a fork nothing of the loop is touched, because its
 descriptors are those of the parent. The thread is a daemon: a process may end without a close, and what runs
-at the interpreter's end is refused, because nothing would answer."""
+at the interpreter's end is refused, because nothing would answer. Other threads may go on after the main
+thread has ended, and may still begin a loop."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
 from ...storage_backends.base.errors import ClosedError
+from .event_loop import lane_thread
 from .use_guard import UseGuard
 
 T = TypeVar("T")
@@ -157,6 +161,20 @@ class _Blocks(Generic[T]):
             _Call(self._loop, self._generator.aclose, copy_context()).start()
 
 
+class _EventLoop(asyncio.SelectorEventLoop):
+    """Looks host names up in threads of its own: those of asyncio take nothing more once the main thread
+    has ended."""
+
+    async def getaddrinfo(
+        self, host: bytes | str | None, port: bytes | str | int | None, **hints: int
+    ) -> list[Any]:
+        # One for each: a name that no server answers for holds up no other one.
+        run = lane_thread()
+        assert run is not None
+        found: list[Any] = await run(partial(socket.getaddrinfo, host, port, **hints))
+        return found
+
+
 class _Loop(Generic[V]):
     """What the thread has. It does not hold its ``LoopThread``, which ends it when nobody uses it any
     more."""
@@ -226,7 +244,8 @@ class _Loop(Generic[V]):
         """The thread."""
         try:
             # A context without the variables of whoever has started the thread.
-            Context().run(lambda: anyio.run(self._main, context, backend="asyncio"))
+            options = {"loop_factory": _EventLoop}
+            Context().run(lambda: anyio.run(self._main, context, backend="asyncio", backend_options=options))
         except BaseException as error:  # noqa: BLE001 - whoever opens or closes it gets it
             self._failure = error
         self._has_ended = True

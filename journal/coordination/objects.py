@@ -68,6 +68,7 @@ class _Seen:
 
     version: str
     since: float
+    duration_ms: int
 
 
 class ObjectCoordination(Coordination):
@@ -91,12 +92,10 @@ class ObjectCoordination(Coordination):
         return self._calls.place(self._prefix + name)
 
     async def load(self, name: str) -> Record | None:
-        found = await self._calls.get(self._prefix + name, RECORD_BYTES_MAX + 1)
+        found = await self._calls.get(self._prefix + name, RECORD_BYTES_MAX)
         if found is None:
             return None
-        if found.length > RECORD_BYTES_MAX:
-            raise DataCorruption(f"a record has at most {RECORD_BYTES_MAX} bytes", file=self.place(name))
-        return Record(found.data, found.version)
+        return Record(found.data if found.length <= RECORD_BYTES_MAX else b"", found.version)
 
     async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:
         if not 1 <= len(data) <= RECORD_BYTES_MAX:
@@ -160,8 +159,13 @@ class ObjectCoordination(Coordination):
                 try:
                     lease = decode_lease(found.data, self.place(record_name))
                 except DataCorruption:
-                    # D3: its holder puts it again when it renews it.
-                    lease = attrs.evolve(record, holder="a process that the damaged record does not name")
+                    # D3: its holder puts it again when it renews it. Only an earlier look tells its duration.
+                    known = self._seen[name].duration_ms if name in self._seen else 0
+                    lease = attrs.evolve(
+                        record,
+                        duration_ms=max(record.duration_ms, known),
+                        holder="a process that the damaged record does not name",
+                    )
                 self._check_ended(name, found, lease)
             # D4: from before the put on, because others may see it as soon as it is sent.
             begun = self.now()
@@ -179,7 +183,7 @@ class ObjectCoordination(Coordination):
         now, seen = self.now().monotonic, self._seen.get(name)
         is_renewed = seen is not None and seen.version != found.version
         if seen is None or is_renewed:
-            seen = self._seen[name] = _Seen(found.version, now)
+            seen = self._seen[name] = _Seen(found.version, now, lease.duration_ms)
         duration = lease.duration_ms / 1000
         if now < seen.since + OBSERVED * duration:
             raise LeaseHeld(

@@ -11,13 +11,17 @@ from random import Random
 import anyio.abc
 import trio
 
+from tierlog.journal.log.contract import DurableDataLog
+from tierlog.journal.log.lifecycle import LogState
 from tierlog.journal.log.s3_log import S3Log
+from tierlog.journal.log.s3_register import S3Register
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind
 
 from .bucket import REGISTER, SLOT
 from .clients import Client
 from .compound_faults import ProcessControl
 from .faults import Fault, Kind, Nth, Target, Window
+from .invariants import Broken
 from .model_calls import Append, Op, UpdateAttributes
 from .plan import FaultKind, PlannedFault
 from .process import Process
@@ -53,11 +57,14 @@ class StaleOwners:
         with trio.move_on_after(_SECONDS):
             sleeper = await story(owner, random)
             if sleeper is not None:
-                await self._work_until_truncated(sleeper)
+                begun = _being_opened(self._site.logs_of[sleeper.number])
+                newest = await self._work_until_truncated(sleeper)
                 self._site.trace.note("nemesis", f"{sleeper.gate.name} goes on")
                 sleeper.resume()
                 while sleeper.alive and not sleeper.serving:
+                    _check_overtaken(begun, newest)
                     await trio.sleep(0.001)
+                _check_overtaken(begun, newest)
                 await self._append(sleeper, random)
                 await self._update(sleeper, random)
         for process in self._site.processes:
@@ -99,21 +106,22 @@ class StaleOwners:
         self._tasks.start_soon(self._site.or_all_end, begin)
         await met.wait()
 
-    async def _work_until_truncated(self, sleeper: Process) -> None:
-        """Until a successor's log begins behind all that the sleeper has read."""
+    async def _work_until_truncated(self, sleeper: Process) -> dict[int, int]:
+        """Until a successor's log begins behind all that the sleeper has read. Returns its epochs."""
         run = self._run
         await run.until(lambda: run.current is not None and run.current.number > sleeper.number)
         successor = await run.serving()
         ends = [_end(container.log) for container in successor.containers()]
         while successor.alive and not run.is_over:
-            lows = [_low(container.log) for container in successor.containers()]
+            lows = [_register(container.log).low for container in successor.containers()]
             if len(lows) == len(ends) and all(low >= end for low, end in zip(lows, ends, strict=True)):
                 run.counts["stale owners"] += 1
-                return
+                return {each.index: _register(each.log).epoch for each in successor.containers()}
             for names in run.plan.families:
                 await self._visit(successor, names[0])
             await run.attempt(successor, "flush", lambda store: store.flush(), seconds=_FLUSH_SECONDS)
             await trio.sleep(0.1)
+        return {}
 
     async def _append(self, process: Process, random: Random) -> None:
         await self._visit(process, self._any_name(random))
@@ -134,12 +142,32 @@ class StaleOwners:
             await Client(self._run.plan.clients, (), self._run).visit(process, op)
 
 
+def _being_opened(logs: Mapping[int, DurableDataLog]) -> dict[int, S3Log]:
+    return {
+        index: log
+        for index, log in logs.items()
+        if isinstance(log, S3Log) and log._life.state is LogState.OPENING
+    }
+
+
+def _check_overtaken(begun: Mapping[int, S3Log], newest: Mapping[int, int]) -> None:
+    """L4: an opening that a newer one has overtaken fails, whatever it has read before."""
+    for index, log in begun.items():
+        if log._life.state in (LogState.OPEN, LogState.APPENDING):
+            epoch = _register(log).epoch
+            if epoch < newest.get(index, 0):
+                raise Broken(
+                    f"it does not hold that an opening that was overtaken fails\ncontainer {index} is open "
+                    f"with epoch {epoch}, and its log was opened with {newest[index]}"
+                )
+
+
 def _end(log: object) -> int:
     assert isinstance(log, S3Log)
     return log._next_slot
 
 
-def _low(log: object) -> int:
+def _register(log: object) -> S3Register:
     assert isinstance(log, S3Log)
     assert log._held is not None
-    return log._held.register.low
+    return log._held.register

@@ -10,6 +10,7 @@ chance in one place does not change chance in another. Ids carry the number of t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -88,6 +89,8 @@ class Site:
         self.bucket = SharedBucket(self.chunk_state)
         self.ledgers = SharedLedgers()
         self.ledgers_of: dict[int, SimulatedLedgers] = {}
+        self.logs_of: defaultdict[int, dict[int, DurableDataLog]] = defaultdict(dict)
+        """By process and container: the log that it has opened last."""
         """The service as each process sees it, by the process's number."""
         self.processes: list[Process] = []
         """All that ever were, dead ones too; process number n is at n - 1."""
@@ -195,6 +198,7 @@ class Site:
                 log = BookKeeperLog(ledgers, log_path(index), log_id, world, kind.ledgers, owner)
             else:
                 log = ServiceLog(folder.logs.log(str(index)), str(index), process.gate, faults)
+            self.logs_of[process.number][index] = log
             return LocalDisk(log, simulated_runs(files, runs, self.stored_run))
 
         return make

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.spark import WIDE, failing, missing, numbered, staged, values, written
-from tierlog import InvalidArgument, SyncClient
+from tierlog import InvalidArgument, SegmentNotFound, SyncClient
 
 Read = Callable[..., Any]
 Write = Callable[..., None]
@@ -218,3 +219,25 @@ def test_an_append_too_large_for_the_service_is_reported_with_the_option(
         writer.write(iter([pa.record_batch([pa.array([bytes(1 << 20)] * 9, pa.binary())], ["value"])]))
 
     assert store.segment_info(segment).length == 0
+
+
+def test_a_late_task_does_not_create_the_target_that_its_user_has_deleted(
+    url: str, store: SyncClient, segment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+
+    import pyarrow as pa
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from tierlog.spark_bridge import TierlogDataSource, writer
+
+    monkeypatch.setattr(writer, "task", lambda: SimpleNamespace(partitionId=lambda: 0))
+    source = TierlogDataSource({"endpoint": url, "segment": segment})
+    job = source.writer(StructType([StructField("value", BinaryType())]), False)
+    store.delete_segment(segment)
+
+    with pytest.raises(SegmentNotFound):
+        job.write(iter([pa.record_batch([pa.array([b"late"], pa.binary())], ["value"])]))
+    with pytest.raises(SegmentNotFound):
+        store.segment_info(segment)

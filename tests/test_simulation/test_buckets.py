@@ -49,7 +49,7 @@ def test_a_first_opening_in_a_bucket_is_met_by_the_next_one() -> None:
         pytest.param("register-is-raised-behind-the-fence", 24, marks=pytest.mark.extended),
         ("lost-slot-is-the-end", 16),
         ("fences-are-swept", 22),
-        pytest.param("register-is-not-read-after-the-fence", 8, marks=pytest.mark.extended),
+        pytest.param("register-is-not-read-after-the-fence", 24, marks=pytest.mark.extended),
         pytest.param("group-is-acked-before-those-below", 39, marks=pytest.mark.extended),
         pytest.param("answer-overtakes-the-groups-below", 14, marks=pytest.mark.extended),
         pytest.param("unknown-outcome-counts-as-success", 20, marks=pytest.mark.extended),

@@ -57,6 +57,7 @@ def test_a_middlebox_leaves_plain_http_alone() -> None:
         "answers-are-exchanged",
         "call-that-was-handed-over-is-not-sent",
         "cancelled-calls-are-kept",
+        "waiting-tail-forgets-what-it-was-sent",
         *(
             pytest.param(name, marks=pytest.mark.extended)
             for name in (

@@ -198,15 +198,14 @@ class FanOuts:
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Serve until cancelled: then all streams read on by themselves."""
+        """Serve until cancelled, because the server stops: then nothing more is sent, and the server ends the
+        streams (rule H15). To read on, each would need a task."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
                 await anyio.sleep_forever()
             finally:
                 self._tasks = None
-                for fan_out in list(self._by_segment.values()):
-                    self.end(fan_out)
 
     def near(self, name: str, segment_id: int, position: int) -> FanOut | None:
         """The segment's fan-out, if a stream at ``position`` loses little time in it."""
@@ -233,9 +232,9 @@ class FanOuts:
                 waits = await fan_out.advance(self._source, self._block_bytes)
         except Exception as error:  # noqa: BLE001 - the server survives every bug of a store
             _log.error("unexpected_error", exc_info=error)
-        finally:
-            if not waits:
-                self.end(fan_out)
+        # Unless it was cancelled.
+        if not waits:
+            self.end(fan_out)
 
     def end(self, fan_out: FanOut) -> None:
         key = (fan_out.name, fan_out.segment_id)

@@ -17,8 +17,7 @@ from support.patience import scaled
 from support.s3 import numbered_world
 from tierlog.actors.folder.local_coordination import LocalCoordination
 from tierlog.actors.folder.paths import StoreFolder
-from tierlog.journal.coordination.contract import RECORD_BYTES_MAX, SUPERVISOR, TERM, LeaseHeld
-from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.journal.coordination.contract import SUPERVISOR, TERM, LeaseHeld
 from tierlog.storage_backends.base.files import IoCall, Lock
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -129,8 +128,14 @@ async def test_d6_a_lease_ends_with_its_process(tmp_path: Path) -> None:
     await lease.release()
 
 
-async def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_too_large_is_a_damaged_record_and_can_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "supervisor").mkdir()
-    (tmp_path / "supervisor" / "term").write_bytes(bytes(RECORD_BYTES_MAX + 1))
-    with pytest.raises(DataCorruption, match="at most"):
-        await LocalCoordination(LocalFiles(), StoreFolder(str(tmp_path)), WORLD.new_id).load(TERM)
+    (tmp_path / "supervisor" / "term").write_bytes(bytes(1 << 20))
+    coordination = LocalCoordination(LocalFiles(), StoreFolder(str(tmp_path)), WORLD.new_id)
+    found = await coordination.load(TERM)
+    assert found is not None
+    assert found.data == b""
+
+    assert await coordination.compare_and_set(TERM, b"one", "another version") is None
+    version = await coordination.compare_and_set(TERM, b"one", found.version)
+    assert await coordination.load(TERM) == (b"one", version)

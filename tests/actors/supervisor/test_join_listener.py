@@ -19,7 +19,7 @@ from tierlog.actors.supervisor import join_listener
 from tierlog.actors.supervisor.control.record import ControlRecord, decode_control, encode_control
 from tierlog.actors.supervisor.join_listener import JoinListener, find_predecessor
 from tierlog.actors.supervisor.term import Term
-from tierlog.journal.coordination.contract import CONTROL
+from tierlog.journal.coordination.contract import CONTROL, RECORD_BYTES_MAX
 from tierlog.journal.coordination.objects import ObjectCoordination
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import (
@@ -160,6 +160,7 @@ def lose(bucket: Bucket, data: bytes | None) -> None:
 LOST = {
     "is missing": None,
     "is damaged": encode_control(RECORD)[:-1] + b"?",
+    "the control record is damaged": bytes(RECORD_BYTES_MAX + 1),
     "is of the term 2": encode_control(attrs.evolve(RECORD, term=2)),
     "is of another store": encode_control(attrs.evolve(RECORD, term=9, store_id=b"t" * 16)),
 }
@@ -188,11 +189,12 @@ async def test_a_record_that_is_there_is_not_put_again() -> None:
     assert bucket.objects[CONTROL][1] == version
 
 
+@pytest.mark.parametrize("what", ["is damaged", "the control record is damaged"])
 async def test_v12_a_damaged_record_keeps_no_supervisor_from_starting(
-    caplog: pytest.LogCaptureFixture,
+    what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = Bucket()
-    bucket.put(CONTROL, LOST["is damaged"] or b"", "")
+    bucket.put(CONTROL, LOST[what] or b"", "")
     assert await joined_before(bucket) == ()
     assert "control_record_lost" in caplog.text
     async with publishing(bucket, Confirming(3)):

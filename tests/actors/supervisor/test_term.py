@@ -30,7 +30,7 @@ from tierlog.actors.supervisor.control.record import ControlRecord, encode_contr
 from tierlog.actors.supervisor.join_listener import find_predecessor
 from tierlog.actors.supervisor.served_store import ServedStore
 from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, nobody_serves
-from tierlog.journal.coordination.contract import CONTROL, SUPERVISOR, TERM, Lease, Record
+from tierlog.journal.coordination.contract import CONTROL, RECORD_BYTES_MAX, SUPERVISOR, TERM, Lease, Record
 from tierlog.journal.coordination.contract import IDENTITY as RECORD
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
@@ -388,11 +388,12 @@ async def test_d4_a_lease_whose_record_was_removed_is_put_again(caplog: pytest.L
 
 
 @pytest.mark.parametrize("name", [LEASE_RECORD, TERM])
+@pytest.mark.parametrize("damaged", [b"damaged", bytes(RECORD_BYTES_MAX + 1)], ids=["damaged", "too-large"])
 async def test_d4_a_damaged_record_of_a_supervisor_is_put_again_and_keeps_none_out(
-    name: str, caplog: pytest.LogCaptureFixture
+    name: str, damaged: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     def damage() -> None:
-        bucket.put(name, b"damaged", bucket.objects[name][1])
+        bucket.put(name, damaged, bucket.objects[name][1])
 
     bucket = Bucket()
     async with confirmed_term(bucket) as term:
@@ -400,7 +401,7 @@ async def test_d4_a_damaged_record_of_a_supervisor_is_put_again_and_keeps_none_o
         await term.check()
         assert term.is_held()
         assert "lost" in caplog.text or "lease_put_again" in caplog.text
-        assert bucket.objects[name][0] != b"damaged"
+        assert bucket.objects[name][0] != damaged
         caplog.clear()
         await term.check()
         assert not caplog.text

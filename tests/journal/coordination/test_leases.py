@@ -124,6 +124,25 @@ def test_d3_a_lease_ends_when_it_was_seen_unchanged_for_its_duration(bucket: Buc
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+def test_d3_a_damaged_lease_counts_with_the_longer_duration_that_was_seen_before(bucket: Bucket) -> None:
+    """Its holder may have renewed it just before, and believe in it."""
+
+    async def body() -> None:
+        first, second = on(MemoryObjects(bucket)), on(MemoryObjects(bucket))
+        lease = await first.take_lease(SUPERVISOR, "first", 40.0)
+        await refused(second)
+        bucket.objects["store/leases/supervisor"] = (b"damaged", "v")
+        while lease.is_held():
+            with pytest.raises(LeaseHeld) as caught:
+                await second.take_lease(SUPERVISOR, "second", 10.0)
+            assert caught.value.duration == 40.0
+            await trio.sleep(1.0)
+        await trio.sleep(40.0 * (OBSERVED - 1.0))
+        await second.take_lease(SUPERVISOR, "second", 10.0)
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 class Hashed(Bucket):
     """Its versions are of the bytes, as entity tags are."""
 

@@ -11,8 +11,10 @@ import trio
 from tierlog.actors.gateway.client.session import ClientSession, SessionCall
 from tierlog.actors.gateway.client.sessions import AsyncSession, Sessions
 from tierlog.actors.gateway.client.transport import AsyncTransport
+from tierlog.actors.gateway.server.fan_out import Chunk, FanOut, Stream
 from tierlog.actors.gateway.server.session import SessionConnection
 from tierlog.actors.gateway.server.session_call import SessionCall as ServerCall
+from tierlog.actors.gateway.server.waiting_tails import WaitingTail
 from tierlog.actors.gateway.wire.session import Frame, FrameDecoder, Kind
 
 from ..sessions.world import FIRST_WITH_SESSIONS
@@ -196,3 +198,16 @@ def refusing_server_is_not_asked_again(plant: Planter) -> None:
         return await original(self, url)
 
     plant(Sessions.find, find)
+
+
+@_planted("N8")
+def waiting_tail_forgets_what_it_was_sent(plant: Planter) -> None:
+    """A client that reads its tail slowly for a moment gets bytes of it twice."""
+
+    def send(original: Any, self: FanOut, stream: Stream, start: int, chunk: Chunk) -> None:
+        before = stream.position
+        original(self, stream, start, chunk)
+        if isinstance(stream, WaitingTail):
+            stream.position = before
+
+    plant(FanOut._send_to, send)

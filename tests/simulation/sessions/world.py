@@ -1,4 +1,4 @@
-"""Worlds of clients that reach hosts over sessions (rules N1 to N7), or over plain HTTP.
+"""Worlds of clients that reach hosts over sessions (rules N1 to N8), or over plain HTTP.
 
 Seeds from ``FIRST_WITH_SESSIONS`` on are such worlds. The real client and the real connections of the server
 exchange bytes over a simulated network, and behind them are whole stores. Connections are reset at any byte,

@@ -280,6 +280,26 @@ def test_a_process_may_end_without_a_close(url: str, how: str) -> None:
     assert finished(program(url, EXITS[how])) == (0, "", "")
 
 
+LATE = """
+from concurrent.futures import ThreadPoolExecutor
+executor = ThreadPoolExecutor(1)
+def late():
+    threading.main_thread().join()
+    try:
+        while True:
+            executor.submit(int).result()
+    except RuntimeError:  # no executor takes anything any more
+        pass
+    with tierlog.connect_sync(url.replace("127.0.0.1", "localhost")) as client:
+        client.append("s", b"x")
+threading.Thread(target=late).start()
+"""
+
+
+def test_a_thread_that_outlives_the_main_thread_may_open_one_by_a_hosts_name(url: str) -> None:
+    assert finished(program(url, LATE)) == (0, "", "")
+
+
 FORK = """
 import warnings
 warnings.simplefilter("ignore")  # Python's own, of a fork among threads

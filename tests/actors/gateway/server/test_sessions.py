@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +349,37 @@ async def test_n8_a_stopping_server_ends_waiting_tails_cleanly(a: ServedStore) -
 
     assert (end.call, end.kind, end.is_last, end.payload) == (tail, Kind.BODY, True, b"")
     assert answers(a) == {("GET", 200): 1}
+
+
+@pytest.mark.parametrize("sends", [False, True])
+async def test_n8_the_end_of_a_server_gives_no_waiting_tail_a_task(tmp_path: Path, *, sends: bool) -> None:
+    """Also one that was not drained before, while bytes are on their way to the tails."""
+    loop, made = asyncio.get_running_loop(), list[object]()
+
+    def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    async with (
+        open_store(tmp_path / "data", containers=1, config=CONFIG) as store,
+        AsyncExitStack() as clients,
+    ):
+        await store.create_segment("a")
+        async with serving(store) as served:
+            client = await clients.enter_async_context(raw_session(served))
+            tails = {await client.begin("GET", TAIL) for _ in range(50)}
+            for _ in tails:
+                await client.next()
+            await until(lambda: served.gateway.tails == 50)
+            await anyio.wait_all_tasks_blocked()  # the tails' handlers have ended
+            loop.set_task_factory(make)
+            if sends:
+                await store.append("a", b"x")
+        loop.set_task_factory(None)
+        frames = await client.everything()
+
+    assert {frame.call for frame in frames if frame.kind == Kind.BODY and frame.is_last} == tails
+    assert len(made) < 20
 
 
 # --- the end --------------------------------------------------------------------------------------
