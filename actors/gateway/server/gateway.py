@@ -195,14 +195,13 @@ class Gateway(ServerContext):
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error``, with the owner's URL if another host owns the segment and this one knows which, or with
-        the reason if none does until an operator opens the container. One of a host that lost the container
-        is told as a client sees it: files of the host, and what its operator may do, are in the host's
-        log."""
+        the reason if none does until an operator opens the container. If this host lost the container,
+        without its files and what its operator may do, which are in its log."""
         if name is None or self._owner_of is None:
             return error
         index = self.store.container_of(name)
         if isinstance(error.__cause__, NotOwner):
-            error = _told_to_clients(error, index)
+            error = _worded_for_clients(error, index)
         # Not a subclass: those know their owner.
         if type(error) is not NotOwner:
             return error
@@ -237,7 +236,7 @@ class Gateway(ServerContext):
         )
 
 
-def _told_to_clients(error: BaseException, index: int) -> BaseException:
+def _worded_for_clients(error: BaseException, index: int) -> BaseException:
     """``error`` of a call that failed because this host lost the container."""
     # Not subclasses: what those add would be lost.
     if type(error) is NotOwner:
