@@ -35,6 +35,7 @@ from ...journal.operations.load_segment import LoadSegment
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.errors import (
     ClosedError,
+    NotOwner,
     OutcomeUnknown,
     Throttled,
     TierlogError,
@@ -169,6 +170,9 @@ class Pipeline:
             f"the container stopped before the operations that this answer depends on were durable{why}: "
             f"repeat the call"
         )
+        if isinstance(cause, NotOwner):
+            # Callers may ask for it. A copy: its traceback would keep the container in memory.
+            error.__cause__ = unchanged.__cause__ = NotOwner(str(cause))
         for group in (*self._in_flight, self._building):
             group.fail(error, unchanged)
         self._fail_parked()

@@ -52,7 +52,9 @@ class ActorExit(Value):
     detail: str = ""
 
     def __str__(self) -> str:
-        parts = [self.kind.value, self.detail, repr(self.error) if self.error is not None else ""]
+        # For people: of a group, one error says more than how its tasks were nested.
+        leaf = first_leaf(self.error)
+        parts = [self.kind.value, self.detail, *([] if leaf is None else [type(leaf).__name__, str(leaf)])]
         return ": ".join(part for part in parts if part)
 
 

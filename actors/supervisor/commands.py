@@ -33,6 +33,18 @@ class CutHost:
 
 
 @attrs.frozen
+class ReportSilence:
+    """Its containers go to other hosts because nothing was heard of it."""
+
+    host: str
+    silence: float
+    """Seconds since it was last heard."""
+    limit: float
+    """Seconds that the settings allow."""
+    containers: tuple[int, ...]
+
+
+@attrs.frozen
 class DrainHost:
     """It serves no container any more, or the fleet stops: let it finish and exit."""
 
@@ -53,4 +65,6 @@ class CloseContainer:
     request: int
 
 
-Command = SpawnHost | KillHost | ForgetHost | CutHost | DrainHost | OpenContainer | CloseContainer
+Command = (
+    SpawnHost | KillHost | ForgetHost | CutHost | ReportSilence | DrainHost | OpenContainer | CloseContainer
+)

@@ -22,7 +22,16 @@ import attrs
 from ..kernel.backoff import Backoff
 from ..kernel.exits import ExitKind
 from .assignment import HAS_HOST, Assignment, AssignmentEvent, AssignmentPhase, Assignments
-from .commands import CloseContainer, Command, CutHost, DrainHost, ForgetHost, KillHost, SpawnHost
+from .commands import (
+    CloseContainer,
+    Command,
+    CutHost,
+    DrainHost,
+    ForgetHost,
+    KillHost,
+    ReportSilence,
+    SpawnHost,
+)
 from .hosts import Host, HostEvent, HostPhase, joined_id_refusal
 from .placement import Placement
 
@@ -371,7 +380,7 @@ class Fleet:
             case HostPhase.STARTING | HostPhase.SERVING:
                 # V2: what waits on its way would fence the next owners.
                 cut = [CutHost(host.id)] if host.joined else []
-                return [*cut, *self._silence(host, now)]
+                return [*cut, *self._silence_reported(host, now), *self._silence(host, now)]
             case HostPhase.DRAINING if not (host.exit_ordered or self._is_gone(host, now)):
                 return self._order_exit(host)
             case _ if host.joined:
@@ -444,6 +453,13 @@ class Fleet:
             return True
         awaited = (HostPhase.DOWN, HostPhase.STARTING) if fresh else (HostPhase.DOWN,)
         return any(host.phase in awaited for host in self.hosts.values())
+
+    def _silence_reported(self, host: Host, now: float) -> list[Command]:
+        # One that never connected is late for another limit, and has no containers.
+        if host.phase is not HostPhase.SERVING:
+            return []
+        held = tuple(assignment.index for assignment in self.assignments.held(host.id))
+        return [ReportSilence(host.id, round(now - host.last_heard, 3), self.options.silence, held)]
 
     def _silence(self, host: Host, now: float) -> list[Command]:
         return self._lose(host, now) if host.step(HostEvent.SILENCE, now) else []

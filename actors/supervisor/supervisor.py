@@ -47,6 +47,7 @@ from .commands import (
     ForgetHost,
     KillHost,
     OpenContainer,
+    ReportSilence,
     SpawnHost,
 )
 from .control.channel import Connection, accept_each, listen
@@ -75,13 +76,7 @@ from .leaving import Leaving
 from .options import SupervisorOptions
 from .owner_news import OwnerNews
 from .processes import HostProcess, spawn
-from .statistics import (
-    FailoverTimes,
-    HostFacts,
-    View,
-    container_map,
-    map_end,
-)
+from .statistics import FailoverTimes, HostFacts, View, container_map, map_end
 from .term import Term
 
 _log = get_logger("supervisor")
@@ -345,6 +340,8 @@ class Supervisor:
             if isinstance(command, OpenContainer) and not self._term.is_held():
                 _log.warning("opening_held_back", host=command.host, container=command.index)
                 self._held_back.append(command)
+            elif isinstance(command, ReportSilence):
+                _log.warning("host_silent", **attrs.asdict(command), setting="server.silence")
             else:
                 self._execute_one(command)
         self._publish()

@@ -14,6 +14,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Self
 
 import anyio
@@ -33,6 +34,8 @@ from .spans import LINKS, around_exchange
 
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 """Idle connections are closed before servers close them, so that a request never meets a closing one."""
+POLLS_MAX = 8
+"""Polls of tails in flight that share a pool."""
 _NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 _TLS = ("illegal request line", "disconnected without sending a response")
 """Messages of the libraries below, which have no classes for these errors."""
@@ -152,9 +155,7 @@ class AsyncTransport:
         """Used where servers take them; None: everything goes over plain HTTP."""
         self._tracing = tracing
         self._pool = make()
-        self._parking = make()
-        """For polls of tails: a pool examines all its connections for each request, and there may be
-        thousands."""
+        self._parking = _ParkingPools(make)
         self._streams: set[httpx.AsyncBaseTransport] = set()
         """Pools of one connection each, for streams of tails, which cost the other requests nothing."""
         self._flights: dict[Cancellable, Send] = {}
@@ -232,9 +233,18 @@ class AsyncTransport:
         return call.response
 
     async def _over_http(self, send: Send, attempt: _Attempt) -> Response | TransportFailure:
+        if not send.parks:
+            return await self._exchange(self._pool, send, attempt)
+
+        async with self._parking.one() as pool:
+            return await self._exchange(pool, send, attempt)
+
+    @staticmethod
+    async def _exchange(
+        pool: httpx.AsyncBaseTransport, send: Send, attempt: _Attempt
+    ) -> Response | TransportFailure:
         request, body = _request(send)
         attempt.body = body
-        pool = self._parking if send.parks else self._pool
         try:
             with lost_sockets():
                 response = await pool.handle_async_request(request)
@@ -274,8 +284,36 @@ class AsyncTransport:
         for scope in list(self._flights):
             scope.cancel()
         with anyio.CancelScope(shield=True):
-            for pool in (self._pool, self._parking, *self._streams):
+            for pool in (self._pool, *self._parking.pools, *self._streams):
                 await pool.aclose()
+
+
+class _ParkingPools:
+    """Pools for polls of tails, each for ``POLLS_MAX`` at a time. A pool examines all its connections for
+    each request, several times. When a container moves, all of its tails poll at once: some hundred in one
+    pool would take each other's time, on a busy machine until their deadline."""
+
+    def __init__(self, make: Callable[[], httpx.AsyncBaseTransport]) -> None:
+        self._make = make
+        self.pools: dict[httpx.AsyncBaseTransport, int] = {}
+        """With the number of polls in flight."""
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[httpx.AsyncBaseTransport]:
+        """A pool for one poll."""
+        pool = next((each for each, polls in self.pools.items() if polls < POLLS_MAX), None)
+        if pool is None:
+            pool = self._make()
+        self.pools[pool] = self.pools.get(pool, 0) + 1
+        try:
+            yield pool
+        finally:
+            self.pools[pool] -= 1
+            # One stays, with its connections, for the next poll.
+            if not self.pools[pool] and len(self.pools) > 1:
+                del self.pools[pool]
+                with anyio.CancelScope(shield=True):
+                    await pool.aclose()
 
 
 class _Attempt:

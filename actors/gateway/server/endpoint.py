@@ -235,8 +235,10 @@ class EndpointApp(Generic[S]):
 
     async def _refuse(self, call: HttpCall[S], error: Exception) -> None:
         if call.started:
-            # H10: after the head only a broken connection can show the error.
-            _log.warning("answer_aborted", operation=self.endpoint.operation, error=repr(error))
+            # H10: after the head only a broken connection can show the error. That a container moves ends all
+            # of its tails, which go on at its next host: it is logged once, by who moves it.
+            if not (self.endpoint.is_tail and isinstance(error, NotOwner)):
+                _log.warning("answer_aborted", operation=self.endpoint.operation, error=repr(error))
             return
 
         if not isinstance(error, TierlogError):

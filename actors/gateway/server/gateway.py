@@ -10,7 +10,7 @@ import anyio
 
 from ....storage_backends.base.backups import Backup, BackupStep, StepAnswer
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import NotOwner
+from ....storage_backends.base.errors import NotOwner, OutcomeUnknown, Unavailable
 from ....storage_backends.base.segment_layout import SegmentLayout
 from ....storage_backends.base.segments import (
     ATTRIBUTE_PAGE,
@@ -195,18 +195,22 @@ class Gateway(ServerContext):
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error``, with the owner's URL if another host owns the segment and this one knows which, or with
-        the reason if none does until an operator opens the container."""
+        the reason if none does until an operator opens the container. If this host lost the container,
+        without its files and what its operator may do, which are in its log."""
+        if name is None or self._owner_of is None:
+            return error
+        index = self.store.container_of(name)
+        if isinstance(error.__cause__, NotOwner):
+            error = _worded_for_clients(error, index)
         # Not a subclass: those know their owner.
-        if type(error) is not NotOwner or name is None:
+        if type(error) is not NotOwner:
             return error
         # Second hand, so it ends no client's search (H21), but explains why that was in vain.
-        if self._absence_of is not None and (why := self._absence_of(self.store.container_of(name))):
+        if self._absence_of is not None and (why := self._absence_of(index)):
             return NotOwner(f"{error}: {why}")
         # In one-port mode the client need not reach it.
-        if self._owner_of is not None and self.forwarder is None:
-            owner = self._owner_of(self.store.container_of(name))
-            if owner is not None:
-                return OwnedElsewhere(str(error), owner=owner)
+        if self.forwarder is None and (owner := self._owner_of(index)) is not None:
+            return OwnedElsewhere(str(error), owner=owner)
 
         return error
 
@@ -230,3 +234,21 @@ class Gateway(ServerContext):
             self.store.append_bytes_max,
             self.store.store_id,
         )
+
+
+def _worded_for_clients(error: BaseException, index: int) -> BaseException:
+    """``error`` of a call that failed because this host lost the container."""
+    # Not subclasses: what those add would be lost.
+    if type(error) is NotOwner:
+        return NotOwner(f"container {index} is no longer served here")
+    if type(error) is OutcomeUnknown:
+        return OutcomeUnknown(
+            f"container {index} moved to another host before this was known to be durable: it may or may not "
+            f"have been applied (clients repeat an append that has a writer_id)"
+        )
+    if type(error) is Unavailable:
+        return Unavailable(
+            f"container {index} moved to another host before the operations that this answer depends on were "
+            f"durable: repeat the call"
+        )
+    return error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from ....storage_backends.base.errors import NotOwner
 from ...telemetry.logging import add_to_events, get_logger
 from .call import Call, Disconnected, HttpCall, Receive, Scope, Send
 from .fan_out import Chunk, FanOut
@@ -115,6 +116,8 @@ class WaitingTail:
             waits = await self._read_on(call, self.position, fan_out.segment_id) is not None
         except Disconnected:
             status = CLIENT_GONE
+        except NotOwner:
+            pass  # not logged for each of the tails: the container moved, and they go on at its next host
         except Exception as error:  # noqa: BLE001 - the connection survives every bug of a store
             _log.warning("answer_aborted", operation=_OPERATION, error=repr(error))
         finally:

@@ -65,9 +65,10 @@ def test_an_exception_stands_for_an_exit(error: BaseException, kind: ExitKind) -
 
 def test_an_exit_reads_well() -> None:
     assert str(CLEAN_EXIT) == "clean"
-    assert (
-        str(ActorExit(ExitKind.FAILED, Unavailable("down"), "flush")) == "failed: flush: Unavailable('down')"
-    )
+    assert str(ActorExit(ExitKind.FAILED, Unavailable("down"), "flush")) == "failed: flush: Unavailable: down"
+    assert str(ActorExit(ExitKind.FAILED, AssertionError())) == "failed: AssertionError"
+    nested = ExceptionGroup("tasks", [ExceptionGroup("inner", [NotOwner("another owner has it")])])
+    assert str(ActorExit(ExitKind.FENCED, nested)) == "fenced: NotOwner: another owner has it"
 
 
 def test_the_leaves_of_a_group_come_in_order_however_deep_they_are() -> None:

@@ -24,6 +24,7 @@ from tierlog.actors.supervisor.commands import (
     CloseContainer,
     KillHost,
     OpenContainer,
+    ReportSilence,
     SpawnHost,
 )
 from tierlog.actors.supervisor.fleet import Fleet
@@ -48,6 +49,21 @@ def test_a_killed_hosts_containers_are_served_elsewhere_in_the_same_instant() ->
     assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2, (
         "the host came back and got its share"
     )
+
+
+def test_a_host_that_loses_its_containers_by_silence_is_reported_before_they_are_opened_elsewhere() -> None:
+    world = machine()
+    world.frozen.add("host-0")
+    held = tuple(index for index, host in sorted(world.owners.items()) if host == "host-0")
+    world.commands.clear()
+    world.run(OPTIONS.silence + 0.2)
+    report, *openings = world.commands
+    assert isinstance(report, ReportSilence)
+    assert (report.host, report.limit, report.containers) == ("host-0", OPTIONS.silence, held)
+    assert OPTIONS.silence <= report.silence < OPTIONS.silence + 0.2
+    assert {type(each) for each in openings} == {OpenContainer}
+    world.run(1)
+    assert world.count(ReportSilence) == 1
 
 
 def test_a_frozen_host_loses_its_containers_and_is_killed_after_its_grace() -> None:

@@ -21,6 +21,25 @@ def phases(supervisor: FakeHostsSupervisor) -> set[HostPhase]:
     return {host.phase for host in supervisor.fleet.hosts.values()}
 
 
+async def test_the_log_says_which_host_was_silent_for_how_long_and_by_which_setting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    supervisor = FakeHostsSupervisor(4, 2, options=FleetOptions(adoption=0, silence=SILENCE))
+    supervisor.silent.add("host-0")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.tick)
+        with anyio.fail_after(10):
+            while supervisor.fleet.hosts["host-0"].phase is HostPhase.SERVING:
+                supervisor.beat()
+                await anyio.sleep(SILENCE / 10)
+        tasks.cancel_scope.cancel()
+    [record] = [each for each in caplog.records if "host_silent" in each.getMessage()]
+    text = record.getMessage()
+    assert record.levelname == "WARNING"
+    assert "host-0" in text
+    assert "server.silence" in text
+
+
 EVENTS: dict[str, Callable[[FakeHostsSupervisor], None]] = {
     "an order": lambda supervisor: supervisor.unpin(0),
     "an order that ticks": lambda supervisor: supervisor.start("host-0"),

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import httpx
 import pytest
 
 from support.http_server import ServedStore, Wrapped, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server.context import ServerLimits
+from tierlog.storage_backends.base.errors import NotOwner, TierlogError, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +29,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 class Reads(NamedTuple):
     together: list[int]
     alone: list[int]
+    errors: list[TierlogError]
+    """The first one is raised by every read from now on."""
 
 
 @asynccontextmanager
@@ -34,14 +38,18 @@ async def counted(folder: Path, **limits: int) -> AsyncIterator[tuple[ServedStor
     """A service with the segment ``a``, and the offsets at which its streams read, those that wait together
     and the others."""
     async with open_store(folder / "data", containers=1) as store:
-        reads = Reads([], [])
+        reads = Reads([], [], [])
 
         def tail(name: str, offset: int = 0, **options: Any) -> Any:
             reads.alone.append(offset)
+            if reads.errors:
+                raise reads.errors[0]
             return store.tail(name, offset, **options)
 
         async def read_or_watch(name: str, sid: int, offset: int, *rest: Any) -> Any:
             found = await store.read_or_watch(name, sid, offset, *rest)
+            if reads.errors:
+                raise reads.errors[0]
             if isinstance(found, bytes):
                 reads.together.append(offset)
             return found
@@ -79,6 +87,26 @@ async def test_h11_waiting_streams_share_each_read_of_the_store(tmp_path: Path) 
     assert reads.alone == [20] * 50  # each meets the seal by itself
 
 
+@pytest.mark.parametrize(("error", "logged"), [(NotOwner("moved"), False), (Unavailable("broken"), True)])
+async def test_h11_streams_of_a_container_that_moves_end_without_a_warning_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: TierlogError, logged: bool
+) -> None:
+    async with counted(tmp_path) as (served, reads):
+        async with anyio.create_task_group() as tasks:
+
+            async def broken_off() -> None:
+                with pytest.raises(httpx.RemoteProtocolError):
+                    await follow(served, bytearray())
+
+            for _ in range(3):
+                tasks.start_soon(broken_off)
+            await until(lambda: served.gateway.tails == 3)
+            await anyio.wait_all_tasks_blocked()
+            reads.errors.append(error)
+            await served.store.append("a", b"more")
+        assert ("answer_aborted" in caplog.text) is logged
+
+
 async def test_h11_a_stream_that_begins_earlier_joins_the_others(tmp_path: Path) -> None:
     async with counted(tmp_path) as (served, reads):
         await served.store.append("a", b"before,")
@@ -92,7 +120,7 @@ async def test_h11_a_stream_that_begins_earlier_joins_the_others(tmp_path: Path)
             for data in (b"x", b"y"):
                 await served.store.append("a", data)
                 await until(lambda: behind.endswith(data) and waiting.endswith(data))  # noqa: B023
-            assert reads == ([7, 8], [0])
+            assert (reads.together, reads.alone) == ([7, 8], [0])
             await served.store.seal_segment("a")
 
     assert waiting == b"xy"

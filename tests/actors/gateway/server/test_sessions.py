@@ -19,6 +19,7 @@ from tierlog import open_store
 from tierlog.actors.gateway.server import session, write_side
 from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.gateway.wire.session import BODY_WINDOW, Kind, decode_answer, decode_end, number_parts
+from tierlog.storage_backends.base.errors import NotOwner, TierlogError, Unavailable
 
 pytestmark = pytest.mark.anyio
 APPEND = "/v1/segments/a/append"
@@ -324,6 +325,39 @@ async def test_n8_a_waiting_tail_ends_with_its_segment(a: ServedStore) -> None:
 
     assert (broken.call, broken.kind) == (deleted, Kind.BROKEN)
     await until(lambda: answers(a) == {("GET", 200): 2})
+
+
+@pytest.mark.parametrize(("error", "logged"), [(NotOwner("moved"), False), (Unavailable("broken"), True)])
+async def test_n8_waiting_tails_of_a_container_that_moves_break_without_a_warning_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: TierlogError, logged: bool
+) -> None:
+    fails = False
+
+    async with open_store(tmp_path / "data", containers=1) as store:
+
+        async def read_or_watch(*args: Any) -> Any:
+            found = await store.read_or_watch(*args)
+            if fails:
+                raise error
+            return found
+
+        def tail(*args: Any, **options: Any) -> Any:
+            if fails:
+                raise error
+            return store.tail(*args, **options)
+
+        await store.create_segment("a")
+        wrapped = Wrapped(store, tail=tail, read_or_watch=read_or_watch)
+        async with serving(wrapped) as served, raw_session(served) as client:
+            call = await client.begin("GET", TAIL)
+            await client.next()
+            await until(lambda: served.gateway.tails == 1)
+            fails = True
+            await store.append("a", b"more")
+            broken = await client.next()
+
+    assert (broken.call, broken.kind) == (call, Kind.BROKEN)
+    assert ("answer_aborted" in caplog.text) is logged
 
 
 async def test_n8_a_waiting_tail_waits_in_no_other_segment_of_its_name(a: ServedStore) -> None:

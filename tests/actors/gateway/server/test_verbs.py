@@ -289,6 +289,27 @@ async def test_h7_a_batch_that_is_cut_off_has_no_effect(served: ServedStore, cut
 # --- other owners, and failures of the store -----------------------------------------------------
 
 
+async def test_h13_a_client_reads_that_the_container_moved_and_nothing_of_the_hosts_files(
+    tmp_path: Path,
+) -> None:
+    """An owner that was fenced: the append that finds it out, and the next call."""
+    folder, errors = tmp_path / "data", list[TierlogError]()
+    async with open_store(folder, containers=1) as store:
+        await store.create_segment("a")
+        async with serving(store, owner_of=lambda container: None) as served:
+            async with open_store(folder, containers=1, take_over=True):
+                for _ in range(2):
+                    errors.append(problem(await append(served, "a", b"x")))
+            [outcome] = await send_batch(served, [BatchItem("a", b"x")])
+
+    unknown, lost = errors
+    assert (unknown.code, lost.code) == ("outcome-unknown", "not-owner")
+    assert "container 0 moved to another host" in str(unknown)
+    assert "writer_id" in str(unknown)
+    assert str(lost) == str(outcome) == "container 0 is no longer served here"
+    assert str(folder) not in str(unknown)
+
+
 @pytest.mark.parametrize("owner", ["http://127.0.0.1:1", None])
 async def test_h13_another_hosts_segment_is_answered_with_its_owner(
     tmp_path: Path, owner: str | None
