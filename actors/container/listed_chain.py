@@ -35,6 +35,12 @@ def folder_of(element: Element) -> Fingerprint:
     return Fingerprint(element.owner.folder, element.owner.location)
 
 
+def named_place(location: str) -> str:
+    """As a command takes it: without the host that elements have in front."""
+    is_named = location.startswith(("s3://", "bookkeeper://"))
+    return (location if is_named else location.partition(":")[2]).rstrip("/")
+
+
 @attrs.frozen(eq=False, repr=False)
 class ListedChain:
     """The chain as it was listed."""

@@ -54,7 +54,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.world import World
 from ..container.container import Container
-from ..container.listed_chain import refuse_migrated
+from ..container.listed_chain import folder_of, named_place, refuse_migrated
 from ..container.lts_boot import LtsBoot, claim_chain, read_boot
 from ..folder.fingerprint import FINGERPRINT_BYTES
 from ..folder.identity import StoreIdentity
@@ -100,6 +100,7 @@ class _Ended:
     """Where the container ended there; None if it goes on."""
     decision: StoredElement | None = None
     """What follows once it can only go on at the new place."""
+    newest: StoredElement | None = None
 
 
 async def migrate(
@@ -179,8 +180,8 @@ async def _read_end(chunks: ChunkStorage, index: int, place: str) -> _Ended:
         if before := newest.element.predecessor.n:
             migrated = await read_element(chunks, index, before)
             if _is_decision(newest.element, migrated.element, place):
-                return _Ended(migrated, newest)
-    return _Ended(newest if newest.element.kind is Kind.MIGRATED else None)
+                return _Ended(migrated, newest, newest)
+    return _Ended(newest if newest.element.kind is Kind.MIGRATED else None, None, newest)
 
 
 def _is_decision(element: Element, before: Element, place: str) -> bool:
@@ -260,12 +261,43 @@ class _Move:
 
     async def _run_again(self, found: StoreIdentity, ends: Sequence[_Ended]) -> Migration:
         """There is a store. Raises ``InvalidArgument`` unless it is this one, after the move."""
-        if found != self._identity or (self._copies and not all(ended.decision for ended in ends)):
-            raise InvalidArgument(f"{self._target.shown} has a store already: name an empty place")
+        if found != self._identity or not all(self._goes_on(ended, self._target) for ended in ends):
+            moved = await self._moved_away(found, ends)
+            raise InvalidArgument(f"{self._target.shown} has a store already: {moved}name an empty place")
         if self._copies:
             async with self._new.writer() as chunks:
                 await _remove_mark(chunks)
         return self._report(is_complete=True)
+
+    def _goes_on(self, ended: _Ended, place: MigrationPlace) -> bool:
+        """Whether the container is in ``place`` now. One chain of both places shows where it was opened
+        last."""
+        if place is self._target and (ended.decision or self._copies):
+            return ended.decision is not None
+        newest = None if ended.newest is None else ended.newest.element
+        return (
+            newest is not None
+            and newest.kind is not Kind.MIGRATED
+            and named_place(newest.owner.location) == place.named
+        )
+
+    async def _moved_away(self, found: StoreIdentity, ends: Sequence[_Ended]) -> str:
+        """What to do if the store that is in the target is this one, as it was before it was moved from
+        there."""
+        if found != self._identity:
+            return ""
+        theirs = await self._target.chunks()
+        keeps, place = theirs.shown == self._own.shown, ""
+        if keeps:
+            place = self._source.shown if all(self._goes_on(each, self._source) for each in ends) else ""
+        else:
+            async with theirs.reader() as chunks:
+                end = (await _read_end(chunks, 0, self._source.shown)).migrated
+            place = "" if end is None else folder_of(end.element).shown
+        if not place:
+            return ""
+        left = ", ".join(self._target.left(theirs, keeps_chunks=keeps))
+        return f"it is the one that was moved to {place}. Once you have seen it there, delete {left}, or "
 
     async def _check_no_other(self, ends: Sequence[_Ended]) -> None:
         """Rule E7: raises ``StoreMismatch`` if the store was moved to another place, completely or not,

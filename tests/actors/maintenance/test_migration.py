@@ -187,8 +187,13 @@ async def test_e3_one_that_is_complete_is_not(site: Site) -> None:
     await site.move("old", "new")
     with pytest.raises(StoreMismatch, match="was moved to .* cannot be undone.*moves the store back"):
         await site.undo("old")
-    with pytest.raises(InvalidArgument, match="has a store already"):
+    moved_away = r"has a store already: it is the one that was moved to \S*/new. Once .*, delete \S*/old/, or"
+    with pytest.raises(InvalidArgument, match=moved_away):
         await site.move("new", "old")
+    shutil.rmtree(site.path / "old")
+    assert (await site.move("new", "old")).is_complete
+    shutil.rmtree(site.path / "new")
+    assert (await site.move("old", "new")).is_complete
     async with site.opened("new") as store:
         await check_moved(store, before)
 
