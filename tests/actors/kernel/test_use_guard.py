@@ -37,10 +37,10 @@ async def test_what_is_not_opened_says_how(tmp_path: Path) -> None:
     connecting = PlainContext("client", "make()", contextmanager(lambda: iter(["a client"]))())
     usage = r"use it as `with make\(\) as client` or `client = make\(\).open\(\)`"
     with pytest.raises(AttributeError, match=f"no 'append' before it is opened: {usage}"):
-        connecting.append  # type: ignore[attr-defined]  # noqa: B018
+        connecting.append  # noqa: B018
     assert connecting.open() == "a client"
 
     opening = tierlog.open_store(tmp_path / "data", containers=1, config=CONFIG)
     usage = r"`async with tierlog.open_store\(...\) as store` or `store = await tierlog.open_store\(...\)`"
     with pytest.raises(AttributeError, match=usage):
-        opening.append  # type: ignore[attr-defined]  # noqa: B018
+        opening.append  # noqa: B018
