@@ -54,7 +54,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.world import World
 from ..container.container import Container
-from ..container.listed_chain import folder_of, named_place, refuse_migrated
+from ..container.listed_chain import decides, folder_of, named_place, place_of_owner, refuse_moved
 from ..container.lts_boot import LtsBoot, claim_chain, read_boot
 from ..folder.fingerprint import FINGERPRINT_BYTES
 from ..folder.identity import StoreIdentity
@@ -179,20 +179,10 @@ async def _read_end(chunks: ChunkStorage, index: int, place: str) -> _Ended:
     with suppress(ChunkNotFound):
         if before := newest.element.predecessor.n:
             migrated = await read_element(chunks, index, before)
-            if _is_decision(newest.element, migrated.element, place):
+            is_here = migrated.element.owner.location == place
+            if is_here and decides(newest.element, migrated.element):
                 return _Ended(migrated, newest, newest)
     return _Ended(newest if newest.element.kind is Kind.MIGRATED else None, None, newest)
-
-
-def _is_decision(element: Element, before: Element, place: str) -> bool:
-    """Whether ``element`` decided the move to ``place`` that was begun with ``before`` (rule E4). Who gives
-    it up has an owner's id of its own."""
-    return (
-        before.kind is Kind.MIGRATED
-        and before.owner.location == place
-        and element.kind in (Kind.MIGRATED, Kind.OPEN)
-        and element.owner.owner == before.owner.owner
-    )
 
 
 class _Move:
@@ -278,7 +268,7 @@ class _Move:
         return (
             newest is not None
             and newest.kind is not Kind.MIGRATED
-            and named_place(newest.owner.location) == place.named
+            and place.named in (named_place(newest.owner.location), place_of_owner(newest.owner.location))
         )
 
     async def _moved_away(self, found: StoreIdentity, ends: Sequence[_Ended]) -> str:
@@ -302,10 +292,10 @@ class _Move:
     async def _check_no_other(self, ends: Sequence[_Ended]) -> None:
         """Rule E7: raises ``StoreMismatch`` if the store was moved to another place, completely or not,
         ``InvalidArgument`` if such a move is prepared."""
-        for index, ended in enumerate(ends):
-            if ended.migrated is not None and ended.migrated.element.owner.location != self._target.shown:
-                refuse_migrated(ended.migrated.element, index)
         async with self._own.reader() as chunks:
+            for index, ended in enumerate(ends):
+                if ended.migrated is not None and ended.migrated.element.owner.location != self._target.shown:
+                    await refuse_moved(chunks, index, ended.migrated, self._source.named)
             for backup in await _list_own(chunks):
                 if not backup.startswith(self._backups):
                     raise InvalidArgument(
