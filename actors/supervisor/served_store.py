@@ -7,7 +7,7 @@ A store that is new is created. Crash: as that of an opening (``store/opening.py
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -43,6 +43,8 @@ class StoreAsked:
     """Recover what of its logs is missing from long-term storage alone (rule R11)."""
     stands_by: bool = False
     """Wait until no other supervisor is active, however long."""
+    on_wait: Callable[[str, float], None] | None = None
+    """As in ``TermOptions``."""
 
     @property
     def shown(self) -> str:
@@ -116,7 +118,9 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
         yield ServedStore(
             identity=identity,
             coordination=coordination,
-            term=TermOptions.watched(lease, takes_over=asked.take_over, stands_by=asked.stands_by),
+            term=TermOptions.watched(
+                lease, takes_over=asked.take_over, stands_by=asked.stands_by, on_wait=asked.on_wait
+            ),
             requests=opener.place.counts,
         )
 
