@@ -12,7 +12,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import NoReturn
 
@@ -207,6 +208,30 @@ def make_folder(options: argparse.Namespace, made: Parser) -> str:
     return os.path.abspath(folder)
 
 
+@contextmanager
+def temporary_folder(options: argparse.Namespace, made: Parser) -> Iterator[str]:
+    """Removed at the end. An interrupt ends the program; a second one ends the removal, and what is left is
+    named."""
+    folder = make_folder(options, made)
+    is_interrupted = False
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        is_interrupted = True
+        print("bench: interrupted; removing the data", file=sys.stderr, flush=True)
+    finally:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        except KeyboardInterrupt:
+            is_interrupted = True
+        if os.path.exists(folder):
+            print(f"bench: not all of the data was removed: delete {folder}", file=sys.stderr)
+        elif is_interrupted:
+            print("bench: the data is removed", file=sys.stderr)
+        if is_interrupted:
+            raise SystemExit(130)
+
+
 def file_system(path: str) -> str:
     """The type of the file system of ``path``; empty if it is unknown."""
     try:
@@ -295,14 +320,8 @@ def run_peers(options: argparse.Namespace, made: Parser, console: Console) -> in
         peers.print_list(chosen, console)
         return 0
 
-    folder = make_folder(options, made)
-    try:
+    with temporary_folder(options, made) as folder:
         return peers.run_peers(chosen, folder, file_system(folder), show_progress, console)
-    except KeyboardInterrupt:
-        print("bench: interrupted; the data is removed", file=sys.stderr)
-        return 130
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -322,14 +341,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
     backend = options.backend or default_backend()
-    folder = make_folder(options, made)
-    try:
+    with temporary_folder(options, made) as folder:
         results, failed = run_all(benchmarks, folder, options, backend)
-    except KeyboardInterrupt:
-        print("bench: interrupted; the data is removed", file=sys.stderr)
-        return 130
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
     if results and not options.json:
         report.print_table(

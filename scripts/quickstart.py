@@ -33,7 +33,7 @@ from rich.table import Table
 
 import tierlog
 from chaos_parts.joined_service import JoinedService
-from chaos_parts.processes import RunError, Worker, counted, until_signalled
+from chaos_parts.processes import PATIENCE, RunError, Worker, counted, until_signalled
 from chaos_parts.service import TIERLOG, OwnService, Victim
 from chaos_parts.sync_point import open_sync_point
 from quickstart_options import parse
@@ -298,6 +298,8 @@ def quickstart(options: argparse.Namespace, cleanup: ExitStack) -> int:
         config = SETTINGS + engine.config
         service = JoinedService(folder, engine.place, hosts=2, containers=4, config=config)
     cleanup.callback(service.close)
+    # It ends what hangs: a first start reads everything from a slow disk.
+    service.patience = 2 * PATIENCE
     run = Run(service, segments)
     work = partial(run.work, folder, spark=not options.no_spark, lose_wal=options.lose_wal)
     with run.progress:

@@ -12,7 +12,7 @@ import typer
 from ...storage_backends.base.errors import DataCorruption, OutcomeUnknown, StorageFull, Unavailable
 from . import output
 from .options import Config, Json, store_place
-from .running import RUN_AGAIN, Hints, execute, print_notice, read_settings
+from .running import RUN_AGAIN, Hints, execute, read_settings, show_lease_wait
 
 if TYPE_CHECKING:
     from ...journal.coordination.contract import Coordination
@@ -135,16 +135,9 @@ def _place(path: str, config: Path | None) -> MigrationPlace:
 
     def only(coordination: Coordination, identity: StoreIdentity) -> AbstractAsyncContextManager[None]:
         lease = settings.server.lease
-        return nobody_serves(coordination, identity, world.id_bytes(), lease, _show_wait)
+        return nobody_serves(coordination, identity, world.id_bytes(), lease, show_lease_wait)
 
     return make_place(path, settings, LocalFiles(), world, only)
-
-
-def _show_wait(holder: str, seconds: float) -> None:
-    # For scripts too: it may take longer than the move.
-    print_notice(
-        f"{holder} has the lease of the store's supervisor: waiting up to {seconds:.0f} s for its end"
-    )
 
 
 def _show(done: Migration) -> None:

@@ -76,6 +76,13 @@ def print_notice(message: str) -> None:
     sys.stderr.flush()
 
 
+def show_lease_wait(holder: str, seconds: float) -> None:
+    """For scripts too: it may take longer than the rest of the command."""
+    print_notice(
+        f"{holder} has the lease of the store's supervisor: waiting up to {seconds:.0f} s for its end"
+    )
+
+
 def report_os_error(error: OSError) -> int:
     """Print what the system refused, and return the exit code. Outside of a command that is stdout."""
     if isinstance(error, BrokenPipeError):

@@ -13,7 +13,7 @@ from ..kernel.process_memory import importing
 from ..telemetry.logging import current_level, log_to_stderr
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, LogLevelOption, number_option, store_place
-from .running import SERVICE_HINTS, execute, print_error, read_settings
+from .running import SERVICE_HINTS, execute, print_error, read_settings, show_lease_wait
 
 if TYPE_CHECKING:
     from ..gateway.server.listener import ServerAddress
@@ -156,6 +156,7 @@ def serve(
                 containers=containers,
                 take_over=take_over,
                 recover_from_lts=recover_from_lts,
+                on_wait=show_lease_wait,
             ),
             config_file=None if config is None else os.fspath(config),
             address=address,

@@ -63,7 +63,6 @@ from .confirmation import Confirmation
 from .history import RecoveredHistory
 from .imports import SegmentImporter
 from .leases import Leases
-from .listed_chain import refuse_migrated
 from .local_disk import LocalDisk
 from .lost_histories import check_position
 from .metadata_store import LoggedMetadataStore
@@ -229,7 +228,7 @@ class Container:
             last = self.state.manifest.recorded_last
             self.had_migrated = last is not None and last.kind is Kind.MIGRATED
             if not self.options.migrates:
-                refuse_migrated(last, self.index)
+                self.ownership.refuse_migrated()
             await components.table_runs.open()
             await self.history.note_lengths()
             await components.checkpointer.compact(components.publisher.publish)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from shlex import quote
 
 import attrs
 
@@ -12,15 +14,17 @@ from ...journal.manifest.chain import (
     element_name,
     journal_prefix,
     list_elements,
+    read_element,
     read_newest,
 )
 from ...journal.manifest.element import NOTHING, Element, Kind, Position
 from ...journal.manifest.rules import Known, Step, decide
 from ...journal.manifest.store_record import other_store
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import DataCorruption, StoreMismatch, Unavailable
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, Unavailable
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ..folder.fingerprint import Fingerprint
+from ..telemetry.printable import printable
 from .claims import Claim, list_claims
 from .manifest_state import ManifestState
 
@@ -33,6 +37,18 @@ OURS = (Step.CREATE_NEXT, Step.CREATE_AGAIN, Step.CONFIRM)
 
 def folder_of(element: Element) -> Fingerprint:
     return Fingerprint(element.owner.folder, element.owner.location)
+
+
+def named_place(location: str) -> str:
+    """As a command takes it: without the host that elements have in front."""
+    is_named = location.startswith(("s3://", "bookkeeper://"))
+    return (location if is_named else location.partition(":")[2]).rstrip("/")
+
+
+def place_of_owner(location: str) -> str:
+    """As ``named_place``, of an owner's location, which for a store in a folder is its ``wal/``."""
+    place = named_place(location)
+    return place.removesuffix("/wal") if place.startswith("/") else place
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -166,21 +182,55 @@ def lost_log(listed: ListedChain, container: int, moved: Sequence[str] = ()) -> 
     )
 
 
-def refuse_migrated(element: Element | None, container: int, *, is_decided: bool = False) -> None:
+def refuse_migrated(
+    element: Element | None, container: int, place: str = "", *, is_decided: bool | None = None
+) -> None:
     """Raises ``StoreMismatch`` if this, the newest element that is known, says that the container goes on at
-    another place (rule E2). ``is_decided``: and that it cannot be given up any more (rule E4)."""
-    if element is not None and element.kind is Kind.MIGRATED:
-        place = folder_of(element).shown
+    another place than ``place``, which is as a command takes it (rule E2). ``is_decided``: whether that
+    cannot be given up any more (rule E4), if it is known."""
+    if element is None or element.kind is not Kind.MIGRATED:
+        return
+
+    there = folder_of(element)
+    old, new = quote(printable(place)), quote(named_place(there.shown))
+    # Where the chunks are to be is known to the first call only.
+    confirm = f"`tierlog migrate {old} --to {new} --confirm`, with `--chunks` as at first,"
+    remedy = ""
+    if place and is_decided:
         remedy = (
-            "If the move was not completed, `tierlog migrate --confirm` goes on with it and `tierlog migrate "
-            "--undo` gives it up"
+            f". The move is decided and cannot be undone: if it was interrupted, {confirm} completes it. "
+            f"Then `tierlog migrate {new} --to PLACE` moves the store back, to an empty place"
         )
-        if is_decided:
-            remedy = (
-                "The move is decided and cannot be undone: if it was interrupted, `tierlog migrate "
-                "--confirm` completes it. Then `tierlog migrate` moves the store back, to an empty place"
-            )
-        raise StoreMismatch(f"container {container} was moved to {place}: open the store there. {remedy}")
+    elif place and is_decided is False:
+        remedy = (
+            f". The move is not complete: {confirm} goes on with it, and `tierlog migrate {old} --undo` "
+            f"gives it up"
+        )
+    raise StoreMismatch(f"container {container} was moved to {there.shown}: open the store there{remedy}")
+
+
+async def refuse_moved(
+    chunks: ChunkStorage, container: int, newest: StoredElement | None, place: str = ""
+) -> None:
+    """As ``refuse_migrated``, if this is the newest element of the chain in ``chunks``."""
+    if newest is None or newest.element.kind is not Kind.MIGRATED:
+        return
+
+    is_decided: bool | None = None
+    with suppress(ChunkNotFound, Unavailable, DataCorruption):
+        before = await read_element(chunks, container, newest.element.predecessor.n)
+        is_decided = decides(newest.element, before.element)
+    refuse_migrated(newest.element, container, place, is_decided=is_decided)
+
+
+def decides(element: Element, before: Element) -> bool:
+    """Whether ``element`` decided the move that was begun with ``before``, which it follows (rule E4). Who
+    gives it up has an owner's id of its own."""
+    return (
+        before.kind is Kind.MIGRATED
+        and element.kind in (Kind.MIGRATED, Kind.OPEN)
+        and element.owner.owner == before.owner.owner
+    )
 
 
 def empty(container: int, *, can_adopt: bool) -> Unavailable:

@@ -68,7 +68,9 @@ from .listed_chain import (
     lost_log,
     mismatch,
     moved_from,
+    place_of_owner,
     refuse_migrated,
+    refuse_moved,
 )
 from .manifest_state import ManifestState
 from .old_elements import OldElements
@@ -212,6 +214,16 @@ class StorageOwnership:
         self._counted_at = anyio.current_time()
         _log.info("log_opened", container=self.container, epoch=self.epoch, groups=len(opened.groups))
         return opened
+
+    def refuse_migrated(self) -> None:
+        """Raise ``StoreMismatch`` if the log, as it was recovered, says that the container goes on at another
+        place (rule E2)."""
+        last, is_decided = self._source.manifest.recorded_last, None
+        if last is not None and self._found is not None and self._found.newest is not None:
+            # E3: an ``Open`` of this place is in the log before it is in the chain.
+            is_decided = self._found.newest.n > last.n
+        place = place_of_owner(self.identity.folder.location)
+        refuse_migrated(last, self.container, place, is_decided=is_decided)
 
     async def begin(self) -> None:
         """Claim long-term storage once the log is recovered and can be appended to. If it does not answer, or
@@ -533,8 +545,9 @@ class StorageOwnership:
         await self._log.confirm_owner()
         if step is Step.FOREIGN and listed.newest is not None:
             # E2: also with ``adopt``, and for an older copy of the log.
-            refuse_migrated(self._source.manifest.newest, self.container, is_decided=self._migrates)
-            refuse_migrated(listed.newest.element, self.container)
+            place = place_of_owner(self.identity.folder.location)
+            refuse_migrated(self._source.manifest.newest, self.container, place, is_decided=True)
+            await refuse_moved(self._chunks, self.container, listed.newest, place)
         chosen = self._adopt and not self._is_open
         if step is Step.EMPTY:
             # Only here: its runs may be gone, which is no reason to go on with what is another's.

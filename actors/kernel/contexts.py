@@ -19,7 +19,7 @@ from contextlib import (
 )
 from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 import anyio
 
@@ -35,9 +35,22 @@ T = TypeVar("T")
 
 
 class Closable:
-    """What ``owned_context`` opens."""
+    """What ``owned_context`` opens. Entered itself, it is closed at the end of that body, as by the opening's
+    own."""
 
     _close: Callable[[], Awaitable[None]]
+    _leave: Callable[[BaseException | None], Awaitable[None]]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._leave(error)
 
     async def aclose(self) -> None:
         """Close it, from any task of its event loop, and return once everything has ended.
@@ -133,21 +146,22 @@ class _Unentered:
     """Says what to do if a context manager is used as the object that only entering it gives."""
 
     # A copy is asked for attributes before it has any.
-    _usage = "async with"
+    _usage = ""
     _entered = False
 
-    def __init__(self, usage: str) -> None:
-        self._usage = usage
+    def __init__(self, body: str, value: str) -> None:
+        """``body``: a statement that enters it; ``value``: one that opens it without a body."""
+        self._usage = f"`{body}` or `{value}`"
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"no {name!r} before it is entered: use it as `{self._usage}`")
+        raise AttributeError(f"no {name!r} before it is opened: use it as {self._usage}")
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError(f"use it as `{self._usage}`")
+        raise TypeError(f"use it as {self._usage}")
 
     def _begin(self) -> None:
         if self._entered:
-            raise ClosedError(f"this was entered before: use another one, as `{self._usage}`")
+            raise ClosedError(f"this was opened before: use another one, as {self._usage}")
         self._entered = True
 
 
@@ -155,8 +169,8 @@ class Opening(_Unentered, AbstractAsyncContextManager[C, None]):
     """``async with`` opens it and closes it, whichever tasks enter and leave; ``await`` opens it, and its
     ``aclose`` closes it."""
 
-    def __init__(self, what: str, usage: str, context: AbstractAsyncContextManager[C, bool | None]) -> None:
-        super().__init__(f"async {usage}")
+    def __init__(self, what: str, call: str, context: AbstractAsyncContextManager[C, bool | None]) -> None:
+        super().__init__(f"async with {call} as {what}", f"{what} = await {call}")
         self._what = what
         self._context = context
 
@@ -171,7 +185,7 @@ class Opening(_Unentered, AbstractAsyncContextManager[C, None]):
         self._guard = UseGuard(self._what)
         self._owner = _OwnerTask(self._what, self._context)
         opened = await self._owner.open()
-        opened._close = self._close
+        opened._close, opened._leave = self._close, self._leave
         return opened
 
     async def __aexit__(
@@ -180,6 +194,9 @@ class Opening(_Unentered, AbstractAsyncContextManager[C, None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
         self._guard.check()
         await self._owner.leave(error)
 
@@ -196,8 +213,7 @@ def owned_context(what: str) -> Callable[[Callable[P, AsyncIterator[C]]], Callab
 
         @wraps(function)
         def owned(*args: P.args, **kwargs: P.kwargs) -> Opening[C]:
-            usage = f"with tierlog.{function.__name__}(...) as {what}"
-            return Opening(what, usage, make(*args, **kwargs))
+            return Opening(what, f"tierlog.{function.__name__}(...)", make(*args, **kwargs))
 
         return owned
 
@@ -205,11 +221,16 @@ def owned_context(what: str) -> Callable[[Callable[P, AsyncIterator[C]]], Callab
 
 
 class PlainContext(_Unentered, AbstractContextManager[T, bool | None]):
-    """``context``; used without being entered, it says how: as ``usage``."""
+    """``context``, which gives ``what``, made by ``call``; used without being opened, it says how."""
 
-    def __init__(self, usage: str, context: AbstractContextManager[T, bool | None]) -> None:
-        super().__init__(usage)
+    def __init__(self, what: str, call: str, context: AbstractContextManager[T, bool | None]) -> None:
+        super().__init__(f"with {call} as {what}", f"{what} = {call}.open()")
         self._context = context
+
+    def open(self) -> T:
+        """What the ``with`` body would get, without a body, for the cells of a notebook: its ``close`` closes
+        it."""
+        return self.__enter__()
 
     def __enter__(self) -> T:
         self._begin()

@@ -54,7 +54,7 @@ from ...storage_backends.base.errors import (
 )
 from ...storage_backends.base.world import World
 from ..container.container import Container
-from ..container.listed_chain import refuse_migrated
+from ..container.listed_chain import decides, folder_of, named_place, place_of_owner, refuse_moved
 from ..container.lts_boot import LtsBoot, claim_chain, read_boot
 from ..folder.fingerprint import FINGERPRINT_BYTES
 from ..folder.identity import StoreIdentity
@@ -100,6 +100,7 @@ class _Ended:
     """Where the container ended there; None if it goes on."""
     decision: StoredElement | None = None
     """What follows once it can only go on at the new place."""
+    newest: StoredElement | None = None
 
 
 async def migrate(
@@ -178,20 +179,10 @@ async def _read_end(chunks: ChunkStorage, index: int, place: str) -> _Ended:
     with suppress(ChunkNotFound):
         if before := newest.element.predecessor.n:
             migrated = await read_element(chunks, index, before)
-            if _is_decision(newest.element, migrated.element, place):
-                return _Ended(migrated, newest)
-    return _Ended(newest if newest.element.kind is Kind.MIGRATED else None)
-
-
-def _is_decision(element: Element, before: Element, place: str) -> bool:
-    """Whether ``element`` decided the move to ``place`` that was begun with ``before`` (rule E4). Who gives
-    it up has an owner's id of its own."""
-    return (
-        before.kind is Kind.MIGRATED
-        and before.owner.location == place
-        and element.kind in (Kind.MIGRATED, Kind.OPEN)
-        and element.owner.owner == before.owner.owner
-    )
+            is_here = migrated.element.owner.location == place
+            if is_here and decides(newest.element, migrated.element):
+                return _Ended(migrated, newest, newest)
+    return _Ended(newest if newest.element.kind is Kind.MIGRATED else None, None, newest)
 
 
 class _Move:
@@ -260,20 +251,51 @@ class _Move:
 
     async def _run_again(self, found: StoreIdentity, ends: Sequence[_Ended]) -> Migration:
         """There is a store. Raises ``InvalidArgument`` unless it is this one, after the move."""
-        if found != self._identity or (self._copies and not all(ended.decision for ended in ends)):
-            raise InvalidArgument(f"{self._target.shown} has a store already: name an empty place")
+        if found != self._identity or not all(self._goes_on(ended, self._target) for ended in ends):
+            moved = await self._moved_away(found, ends)
+            raise InvalidArgument(f"{self._target.shown} has a store already: {moved}name an empty place")
         if self._copies:
             async with self._new.writer() as chunks:
                 await _remove_mark(chunks)
         return self._report(is_complete=True)
 
+    def _goes_on(self, ended: _Ended, place: MigrationPlace) -> bool:
+        """Whether the container is in ``place`` now. One chain of both places shows where it was opened
+        last."""
+        if place is self._target and (ended.decision or self._copies):
+            return ended.decision is not None
+        newest = None if ended.newest is None else ended.newest.element
+        return (
+            newest is not None
+            and newest.kind is not Kind.MIGRATED
+            and place.named in (named_place(newest.owner.location), place_of_owner(newest.owner.location))
+        )
+
+    async def _moved_away(self, found: StoreIdentity, ends: Sequence[_Ended]) -> str:
+        """What to do if the store that is in the target is this one, as it was before it was moved from
+        there."""
+        if found != self._identity:
+            return ""
+        theirs = await self._target.chunks()
+        keeps, place = theirs.shown == self._own.shown, ""
+        if keeps:
+            place = self._source.shown if all(self._goes_on(each, self._source) for each in ends) else ""
+        else:
+            async with theirs.reader() as chunks:
+                end = (await _read_end(chunks, 0, self._source.shown)).migrated
+            place = "" if end is None else folder_of(end.element).shown
+        if not place:
+            return ""
+        left = ", ".join(self._target.left(theirs, keeps_chunks=keeps))
+        return f"it is the one that was moved to {place}. Once you have seen it there, delete {left}, or "
+
     async def _check_no_other(self, ends: Sequence[_Ended]) -> None:
         """Rule E7: raises ``StoreMismatch`` if the store was moved to another place, completely or not,
         ``InvalidArgument`` if such a move is prepared."""
-        for index, ended in enumerate(ends):
-            if ended.migrated is not None and ended.migrated.element.owner.location != self._target.shown:
-                refuse_migrated(ended.migrated.element, index)
         async with self._own.reader() as chunks:
+            for index, ended in enumerate(ends):
+                if ended.migrated is not None and ended.migrated.element.owner.location != self._target.shown:
+                    await refuse_moved(chunks, index, ended.migrated, self._source.named)
             for backup in await _list_own(chunks):
                 if not backup.startswith(self._backups):
                     raise InvalidArgument(

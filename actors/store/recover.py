@@ -45,7 +45,7 @@ from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
-from ..container.listed_chain import ListedChain, refuse_migrated
+from ..container.listed_chain import ListedChain, refuse_moved
 from ..container.lts_boot import LtsBoot, claim_chain, read_boot, read_logs, without_elements
 from ..container.owner import Identity
 from ..folder.chunk_location import make_chunk_storage, resolve_location
@@ -188,7 +188,7 @@ class Recovery:
             nothing = without_elements(record.store)
             return await read_boot(index, nothing, nothing.element, runs), RecoveredContainer(index)
 
-        refuse_migrated(newest.element, index)
+        await refuse_moved(self._chunks, index, newest)
         chosen, pin = newest.element, None
         if self._pins is not None:
             try:

@@ -7,7 +7,7 @@ A store that is new is created. Crash: as that of an opening (``store/opening.py
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -43,6 +43,8 @@ class StoreAsked:
     """Recover what of its logs is missing from long-term storage alone (rule R11)."""
     stands_by: bool = False
     """Wait until no other supervisor is active, however long."""
+    on_wait: Callable[[str, float], None] | None = None
+    """As in ``TermOptions``."""
 
     @property
     def shown(self) -> str:
@@ -111,12 +113,14 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
     async with opener.served(asked.containers, waits=asked.stands_by) as (coordination, identity):
         if not asked.stands_by:
             location = await opener.place.locate_chunks()
-            await _refuse_moved(location, files, StoreFolder(opener.cache), world)
+            await _refuse_moved(location, files, StoreFolder(opener.cache), world, asked.shown)
         lease = asked.config.server.lease
         yield ServedStore(
             identity=identity,
             coordination=coordination,
-            term=TermOptions.watched(lease, takes_over=asked.take_over, stands_by=asked.stands_by),
+            term=TermOptions.watched(
+                lease, takes_over=asked.take_over, stands_by=asked.stands_by, on_wait=asked.on_wait
+            ),
             requests=opener.place.counts,
         )
 
@@ -133,16 +137,19 @@ def _make_guarded(folder: str) -> Program[None]:
         )
 
 
-async def _refuse_moved(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
+async def _refuse_moved(
+    location: ChunkLocation, files: Files, folder: StoreFolder, world: World, place: str
+) -> None:
     """Raises ``StoreMismatch`` if the chain of the first container, the first that a move ends, says that the
-    store was moved (rule E2): each host would be refused. What cannot be read is left to the hosts."""
+    store was moved from ``place`` (rule E2): each host would be refused. What cannot be read is left to the
+    hosts."""
     from ...journal.manifest.chain import list_elements, read_newest
-    from ..container.listed_chain import refuse_migrated
+    from ..container.listed_chain import refuse_moved
 
     with suppress(Unavailable, DataCorruption), anyio.move_on_after(_LOOK_SECONDS):
         async with opened_chunks(make_chunk_reader(location, files, folder, world)) as chunks:
             newest = await read_newest(chunks, 0, await list_elements(chunks, 0))
-        refuse_migrated(None if newest is None else newest.element, 0)
+            await refuse_moved(chunks, 0, newest, place)
 
 
 async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world: World) -> ServedStore:
@@ -156,6 +163,6 @@ async def _in_folder(asked: StoreAsked, folder: StoreFolder, files: Files, world
     location = await locate_chunks(files, folder, asked.config, world)
     await check_location(location, files, folder, world)
     identity = await identify(files, folder, asked.containers, asked.config, world)
-    await _refuse_moved(location, files, folder, world)
+    await _refuse_moved(location, files, folder, world, asked.shown)
     coordination = LocalCoordination(files, folder, world.new_id)
     return ServedStore(identity=identity, coordination=coordination, term=TermOptions())

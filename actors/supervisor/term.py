@@ -77,11 +77,18 @@ class TermOptions(Value):
     """Called once with the holder of a lease that is waited for, and for how long at most."""
 
     @classmethod
-    def watched(cls, lease: float, *, takes_over: bool, stands_by: bool = False) -> TermOptions:
+    def watched(
+        cls,
+        lease: float,
+        *,
+        takes_over: bool,
+        stands_by: bool = False,
+        on_wait: Callable[[str, float], None] | None = None,
+    ) -> TermOptions:
         """For a lease that ends if it is not renewed."""
         patience = math.inf if stands_by else _PATIENCE * lease
         # Two renewals may fail.
-        return cls(lease=lease, interval=lease / 3, patience=patience, takes_over=takes_over)
+        return cls(lease=lease, interval=lease / 3, patience=patience, takes_over=takes_over, on_wait=on_wait)
 
 
 @attrs.frozen

@@ -43,7 +43,8 @@ REASONS = {
     ("tierlog-service", "many"): _BOTH_ENDS,
     ("tierlog-service", "delivery"): _BOTH_ENDS,
     ("tierlog-service", "restart"): "Two Python processes start one after the other, the supervisor and its "
-    "host; a compiled server is one process.",
+    "host; a compiled server is one process. NATS was loaded without syncs and stopped in order, the others "
+    "were killed.",
 }
 """Why a row of tierlog's is lost, where it is, by its name and the workload's. Measured as CPU time for each
 event; a row without one says so."""

@@ -160,7 +160,7 @@ def make_parser(
         add("--goals", action="store_true", help="a figure that misses its goal is a violation too")
     keep = "a new folder for data and log, which is kept (default: a temporary one, kept after a violation)"
     add("--keep", type=Path, metavar="FOLDER", help=keep)
-    settling = f"how long the service may take to settle (default: {patience:g})"
+    settling = f"how long the service may take to settle, if no other work is done (default: {patience:g})"
     add("--patience", type=seconds, default=patience, metavar="SECONDS", help=settling)
     add("--json", action="store_true", help="the report as one JSON document")
     if attach:

@@ -120,17 +120,17 @@ class Service:
                 )
 
     async def wait_for(self, holds: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
-        """The first status for which ``holds``. Raises ``RunError`` after ``patience``."""
-        status, limit = None, self.patience
+        """The first status for which ``holds``. Raises ``RunError`` after ``patience``, on a busy machine as
+        many times that as processes share a core."""
+        status, limit = None, self.patience * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         with anyio.move_on_after(limit):
             while True:
                 status = await self.status()
                 if status is not None and holds(status):
                     return status
                 await anyio.sleep(POLL)
-        raise RunError(
-            f"not within {limit:g} s: {what}; the last status was {_summary(status)}{self.exit_reason()}"
-        )
+        why = self.exit_reason() or "; if this machine is busy, try again when it is not"
+        raise RunError(f"not within {limit:.3g} s: {what}; the last status was {_summary(status)}{why}")
 
     async def settled(self) -> dict[str, Any]:
         """The status when all hosts serve and have their share of the containers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import parser, temporary_folder
 from support.patience import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,8 +175,29 @@ def test_an_interrupt_ends_the_run_at_once_and_removes_the_data(tmp_path: Path) 
         _, err = process.communicate(timeout=scaled(30))
 
     assert process.returncode == 130
-    assert err == "bench: interrupted; the data is removed\n"
+    assert err == "bench: interrupted; removing the data\nbench: the data is removed\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_interrupt_ends_the_removal_and_names_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    made = parser()
+    monkeypatch.setattr(shutil, "rmtree", interrupt)
+    with (
+        pytest.raises(SystemExit) as ended,
+        temporary_folder(made.parse_args(["--from", str(tmp_path)]), made) as folder,
+    ):
+        raise KeyboardInterrupt
+
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "bench: interrupted; removing the data",
+        f"bench: not all of the data was removed: delete {folder}",
+    ]
 
 
 def test_benchmarks_that_cannot_run_here_are_skipped_and_listed(tmp_path: Path) -> None:

@@ -125,7 +125,10 @@ def test_an_interrupt_ends_the_servers_and_removes_the_data(tmp_path: Path, numb
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=scaled(60))
 
-    assert (process.returncode, err) == (130, "bench: interrupted; the data is removed\n")
+    assert (process.returncode, err) == (
+        130,
+        "bench: interrupted; removing the data\nbench: the data is removed\n",
+    )
     assert commands_below(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 

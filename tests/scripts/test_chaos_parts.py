@@ -17,7 +17,7 @@ from chaos_parts.events import SegmentCheck, event_bytes
 from chaos_parts.ledger import Ledger, Outcome, Record, Writer, split_records
 from chaos_parts.processes import RunError, Usage, compare_usage, counted
 from chaos_parts.report import Report, Samples, takeovers_in
-from chaos_parts.service import OwnService
+from chaos_parts.service import OwnService, Service
 from chaos_parts.writers import EventWriter, Plan, WriterPlan, command_of_writer, segment_names
 from support.scripted_server import problem, scripted
 from tierlog.storage_backends.base.names import container_of
@@ -352,6 +352,17 @@ def test_a_failed_writer_ends_while_its_parent_still_waits() -> None:
             finally:
                 writer.kill()
             assert b"no segment 's'" in writer.stderr.read()
+
+
+@pytest.mark.anyio
+async def test_a_service_has_more_time_on_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.0 * (os.cpu_count() or 1), 0.0, 0.0))
+    service = Service("http://127.0.0.1:1")
+    service.patience = 0.025
+    with pytest.raises(RunError, match="not within 0.1 s: .*; if this machine is busy, try again when it is"):
+        await service.settled()
 
 
 @pytest.mark.anyio

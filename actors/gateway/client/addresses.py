@@ -87,12 +87,22 @@ def check_url(url: object) -> str:
     except ValueError:
         parts, is_good = None, False
     if parts is None or not is_good or parts.query or parts.fragment:
-        raise InvalidArgument(f"a server's URL is like {_EXAMPLE}, not {shown(url)}")
+        raise InvalidArgument(f"a server's URL is like {_EXAMPLE}, not {shown(url)}{_with_scheme(url)}")
 
     if parts.path.strip("/"):
         raise InvalidArgument(f"a server's URL has no path: {shown(url)} must end before {shown(parts.path)}")
 
     return parts.geturl().rstrip("/")
+
+
+def _with_scheme(url: object) -> str:
+    """What to do about one that is good but for its scheme."""
+    if not isinstance(url, str) or "://" in url or not url:
+        return ""
+    try:
+        return f": write {check_url(f'http://{url}')}"
+    except InvalidArgument:
+        return ""
 
 
 def nobody_answers(reasons: Mapping[str, str]) -> Unavailable:

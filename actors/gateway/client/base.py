@@ -136,11 +136,9 @@ class ClientBase:
             yield RefreshMap(context.map.generation, REFRESH_SECONDS)
             self._limit_due = context.clock() + context.map_refresh
 
-    _usage = "async with"
-
     def _check(self) -> None:
         if self._is_closed:
-            raise ClosedError(f"the client is closed: use it inside its `{self._usage}` body")
+            raise ClosedError("the client is closed: its body has ended, or `close` or `aclose` was called")
 
         # Another event loop, or the child of a fork, would share sockets with this one.
         self._guard.check()

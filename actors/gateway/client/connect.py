@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
 from random import Random
 
 import httpx
@@ -68,14 +67,16 @@ def connect_sync(
     deadline: float = DEADLINE,
     span: Tracing | None = None,
     world: World | None = None,
-) -> AbstractContextManager[SyncClient, bool | None]:
+) -> PlainContext[SyncClient]:
     """As ``connect``, for code without an event loop, or in the middle of one, such as a notebook's.
 
-    ``with tierlog.connect_sync("http://127.0.0.1:8470") as store`` gives a ``SyncClient``, which any number
-    of threads may use. It has an event loop in a thread of its own.
+    ``with tierlog.connect_sync("http://127.0.0.1:8470") as store`` gives a ``SyncClient``, and so does
+    ``tierlog.connect_sync(...).open()``, which its ``close`` closes. Any number of threads may use it. It has
+    an event loop in a thread of its own.
     """
     return PlainContext(
-        "with tierlog.connect_sync(...) as client",
+        "client",
+        "tierlog.connect_sync(...)",
         SyncConnection(lambda: connect(url, deadline=deadline, span=span, world=world)),
     )
 

@@ -51,10 +51,8 @@ T = TypeVar("T")
 @copy_docstrings(Client)
 @copy_docstrings(SegmentVerbs)
 class SyncClient(ClientBase):
-    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of ``Client``,
-    as plain functions."""
-
-    _usage = "with"
+    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body, or from ``open`` to ``close``. Its
+    verbs are those of ``Client``, as plain functions."""
 
     def __init__(self, loop: LoopThread[Client]) -> None:
         self._loop = loop

@@ -393,6 +393,7 @@ def test_a_folder_that_lost_its_wal_is_a_store_to_restore(run: Run, folder: Path
     "url, words",
     [
         ("http://127.0.0.1:1", ": Connection refused; check the URL, and that `tierlog serve` runs there\n"),
+        ("a:1", "error: a server's URL is like http://127.0.0.1:8470, not 'a:1': write http://a:1\n"),
         ("http://a b", "error: a server's URL is like http://127.0.0.1:8470, not 'http://a b'\n"),
     ],
 )

@@ -170,8 +170,12 @@ async def test_e3_a_move_that_is_not_complete_is_given_up(site: Site) -> None:
     async with site.opened("old") as store:
         before = await filled(store)
     await end_in_old_place(site)
-    await site.is_refused("old")
-    await site.is_refused("old", adopt=True)
+    old, new = site.path / "old", site.path / "new"
+    goes_on = (
+        f"not complete: `tierlog migrate {old} --to {new} --confirm`.*`tierlog migrate {old} --undo` gives"
+    )
+    await site.is_refused("old", goes_on)
+    await site.is_refused("old", goes_on, adopt=True)
     await site.undo("old")
     async with site.opened("old") as store:
         await check_moved(store, before)
@@ -185,10 +189,19 @@ async def test_e3_one_that_is_complete_is_not(site: Site) -> None:
     async with site.opened("old") as store:
         before = await filled(store)
     await site.move("old", "new")
-    with pytest.raises(StoreMismatch, match="was moved to .* cannot be undone.*moves the store back"):
+    back = (
+        f"was moved to .* cannot be undone: .*Then `tierlog migrate {site.path}/new --to PLACE` moves the st"
+    )
+    with pytest.raises(StoreMismatch, match=back):
         await site.undo("old")
-    with pytest.raises(InvalidArgument, match="has a store already"):
+    await site.is_refused("old", back)
+    moved_away = r"has a store already: it is the one that was moved to \S*/new. Once .*, delete \S*/old/, or"
+    with pytest.raises(InvalidArgument, match=moved_away):
         await site.move("new", "old")
+    shutil.rmtree(site.path / "old")
+    assert (await site.move("new", "old")).is_complete
+    shutil.rmtree(site.path / "new")
+    assert (await site.move("old", "new")).is_complete
     async with site.opened("new") as store:
         await check_moved(store, before)
 
@@ -279,7 +292,8 @@ async def test_e4_a_move_that_was_cut_off_when_it_was_decided_goes_on(site: Site
     async with site.opened("old") as store:
         before = await filled(store)
     await end_in_old_place(site, after=1)
-    await site.is_refused("old")
+    old, new = site.path / "old", site.path / "new"
+    await site.is_refused("old", f"interrupted, `tierlog migrate {old} --to {new} --confirm`.* completes it")
     with pytest.raises(StoreMismatch, match="was moved to"):
         await site.undo("old")
     with pytest.raises(StoreMismatch, match="was moved to"):

@@ -80,6 +80,9 @@ async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
         after = await seen(store)
     await bucket.is_refused("old")
     done = await bucket.move("bucket-a", "new", chunks="keep")
+    async with bucket.opened("new") as store:
+        await store.flush()
+    assert await bucket.move("bucket-a", "new", chunks="keep") == done
     prefix = f"s3://{BUCKET}/bucket-a/"
     assert done.left[:2] == (f"{prefix}wal/", f"{prefix}store")
     for place in done.left:
@@ -89,6 +92,25 @@ async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
         assert await list_unconfirmed(store) == [None, None]
         await store.append("s#0", b"goes on")
         await store.flush()
+
+
+@pytest.mark.extended
+async def test_e7_the_moved_away_store_is_in_the_way_of_a_move_back_of_which_nothing_was_done(
+    bucket: Site,
+) -> None:
+    """Its chunks are those of the store: the chain alone does not show where that is."""
+    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
+        before = await filled(store)
+    assert (await bucket.move("old", "bucket-a")).is_complete
+    moved_away = r"it is the one that was moved to s3://.*/bucket-a. Once .*, delete \S*/old/, or"
+    for confirms in (False, True):
+        with pytest.raises(InvalidArgument, match=moved_away):
+            await bucket.move("bucket-a", "old", chunks="keep", confirms=confirms)
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
+    with pytest.raises(InvalidArgument, match=moved_away):
+        await bucket.move("bucket-a", "old", chunks="keep")
+    assert (await bucket.move("old", "bucket-a")).is_complete
 
 
 @pytest.mark.extended

@@ -72,6 +72,17 @@ async def test_an_awaited_store_is_closed_by_any_task(tmp_path: Path) -> None:
     await refuse(store)
 
 
+async def test_an_awaited_store_may_be_entered_and_is_closed_at_the_end_of_that_body(tmp_path: Path) -> None:
+    async with await tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
+        await make(store, "s", b"abc")
+    await refuse(store)
+
+    with pytest.raises(ZeroDivisionError):
+        async with await tierlog.open_store(tmp_path, config=CONFIG) as store:
+            raise ZeroDivisionError
+    await refuse(store)
+
+
 async def test_a_store_outlives_the_cancelled_scope_that_it_was_opened_in(tmp_path: Path) -> None:
     with anyio.CancelScope() as scope:
         store = await tierlog.open_store(tmp_path, containers=1, config=CONFIG)

@@ -170,6 +170,9 @@ def test_v1_a_second_service_is_refused_while_the_first_renews_its_lease(machine
         done = machines.refuse("elsewhere")
         assert done.code == 1
         assert f"error: process {first.process.pid} of " in done.err
+        waits = [line for line in done.err.splitlines() if "waiting up to " in line]
+        assert len(waits) == 1
+        assert waits[0].startswith(f"process {first.process.pid} of ")
         assert "already supervises this store: stop it first, or start this one with --take-over" in done.err
         first.create("app/events")
         assert first.status()["term"] == 1

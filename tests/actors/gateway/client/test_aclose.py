@@ -83,6 +83,11 @@ async def test_a_client_is_entered_in_one_task_and_closed_in_another(tmp_path: P
 
         async with aclosing(await tierlog.connect(url, sessions=sessions)) as client:
             assert await client.read("s", 0, 10) == b"abc"
+        with pytest.raises(ClosedError, match="its body has ended, or `close` or `aclose` was called"):
+            await client.read("s", 0, 10)
+
+        async with await tierlog.connect(url, sessions=sessions) as client:
+            assert await client.read("s", 0, 10) == b"abc"
         with pytest.raises(ClosedError):
             await client.read("s", 0, 10)
 

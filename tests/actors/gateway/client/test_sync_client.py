@@ -108,6 +108,20 @@ async def test_it_works_inside_a_running_event_loop(url: str) -> None:
 # --- the end ----------------------------------------------------------------------------------------
 
 
+def test_a_client_without_a_body_is_usable_until_its_close(url: str) -> None:
+    """As in the cells of a notebook."""
+    client = tierlog.connect_sync(url).open()
+    client.create_segment("cells")
+    client.append("cells", b"abc")
+    blocks = client.tail("cells")
+    assert next(blocks) == b"abc"
+    client.close()
+    with pytest.raises(ClosedError, match="is closed"):
+        next(blocks)
+    with pytest.raises(ClosedError, match="its body has ended, or `close` or `aclose` was called"):
+        client.read("cells", 0, 3)
+
+
 def test_a_close_ends_the_calls_of_other_threads(url: str) -> None:
     with tierlog.connect_sync(url) as client:
         end = client.segment_info("s").length
