@@ -11,6 +11,7 @@ from functools import lru_cache
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument
 from ...kernel.filled_bytes import FilledBytes
+from ..wire.headers import parse_number
 from ..wire.session import (
     BODY_WINDOW,
     CALL_MAX,
@@ -293,7 +294,8 @@ class ClientSession:
             answer = decode_answer(data)
             call.status, data = answer.status, answer.body
             call.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
-            size = 0 if call.is_stream or frame.is_last else _length(call.headers)
+            length = call.headers.get("content-length", "0")
+            size = 0 if call.is_stream or frame.is_last else parse_number("content-length", length)
             if LARGE_BYTES <= size <= PLACED_MAX:
                 call._expect(size, data)
         if data and call._body is None:
@@ -330,13 +332,6 @@ class ClientSession:
         for call in calls:
             call.is_ended, call.failure = True, reason
             call.wake()
-
-
-def _length(headers: Mapping[str, str]) -> int:
-    """The Content-Length; 0 if there is none."""
-    text = headers.get("content-length", "")
-    # ``int`` would take signs, blanks and the digits of other scripts.
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
 
 
 _ANSWERING = (Kind.ANSWER, Kind.BODY)
