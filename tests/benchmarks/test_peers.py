@@ -65,6 +65,7 @@ def commands_below(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.extended
 def test_what_runs_in_the_users_process_has_a_figure_for_every_workload_it_takes_part_in(
     tmp_path: Path,
 ) -> None:

@@ -82,7 +82,8 @@ def first_difference(first: list[str], second: list[str]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("operations", [OPERATIONS, pytest.param(120, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("operations", [OPERATIONS, 120])
 def test_every_line_of_the_trace_is_the_same_in_another_process(tmp_path: Path, operations: int) -> None:
     """With other hashes of strings, and with other seeds run before in the same process."""
     write_traces(tmp_path / "once", operations, WORLDS, hash_seed=1)

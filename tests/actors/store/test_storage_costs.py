@@ -65,7 +65,11 @@ class Counting(MemoryChunkStorage):
 
 
 @pytest.mark.parametrize(
-    ("rolling_size", "share"), [(64 * MIB, 0.0001), (MIB, 0.01)], ids=["chunks-of-64-mib", "chunks-of-1-mib"]
+    ("rolling_size", "share"),
+    [
+        pytest.param(64 * MIB, 0.0001, id="chunks-of-64-mib", marks=pytest.mark.extended),
+        pytest.param(MIB, 0.01, id="chunks-of-1-mib"),
+    ],
 )
 async def test_the_metadata_of_50_mb_a_second_is_a_small_share_of_it(rolling_size: int, share: float) -> None:
     config = StoreConfig(writer=WriterConfig(rolling_size=rolling_size))
