@@ -121,13 +121,12 @@ class LocalLog(DurableDataLog):
                 f"a log id has {LOG_ID_BYTES} bytes and an owner {len(NOBODY)}, not {len(log_id)} and "
                 f"{len(owner)}"
             )
-        self._files = files.lane(f"wal {folder}", nofollow_root=folder)
-        """All calls of one program are in the same folder, even if its path leads to another log's meanwhile
-        (W5)."""
+        self._files = files.lane(f"wal {folder}")
         self._scratch = FrameScratch()
         """Of the group that is written: one at a time (W2)."""
         self._sweeper = files.lane(f"wal sweep {folder}", nofollow_root=folder)
-        """Removing a large file takes as long as many appends, which need not wait for it."""
+        """Removing a large file takes as long as many appends, which need not wait for it. All calls of one
+        program are in the same folder, even if its path leads to another log's meanwhile (W5)."""
         self._reading = files.lane(f"wal read {folder}")
         """Windows are read also during appends and removals."""
         self._options = options or LocalLogOptions()

@@ -345,35 +345,6 @@ async def test_a_folder_that_is_replaced_during_a_truncation_keeps_its_files(
     await log.close()
 
 
-async def test_a_folder_that_is_replaced_during_a_roll_keeps_its_spare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """W5, W13: the spare of another folder than the one whose register was checked might replace a file
-    there."""
-    folder, moved, rename = tmp_path / "log", tmp_path / "moved", os.rename
-    log = LocalLog(LocalFiles(), str(folder), bytes(16), OPTIONS)
-    await log.open()
-    for _ in range(4):
-        await log.append([b"x" * 1600])
-    await log.append([b"checkpoint"], truncate_before=5)
-    await log.truncate()
-    [spare] = folder.glob("*.spare")
-
-    def replace(source: str, target: str, **folders: int) -> None:
-        monkeypatch.undo()
-        folder.rename(moved)
-        shutil.copytree(moved, folder)
-        rename(source, target, **folders)
-
-    monkeypatch.setattr("os.rename", replace)
-    for _ in range(2):
-        await log.append([b"x" * 1600])
-
-    assert spare.exists()
-    assert not list(moved.glob("*.spare"))
-    await log.close()
-
-
 async def test_two_owners_at_once_never_get_the_same_epoch() -> None:
     disk = SimulatedDisk(Random(10))
     epochs: list[int] = []
