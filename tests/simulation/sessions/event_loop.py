@@ -114,6 +114,8 @@ class HostLoop:
         self.gate = gate
         self._tasks = tasks
         self._numbers = itertools.count()
+        self.is_closed = False
+        """Its host accepts no connection any more."""
 
     def time(self) -> float:
         return trio.current_time()

@@ -93,11 +93,14 @@ class InOrder(dict[Any, None]):
 class _NoListener:
     """Connections come from the network."""
 
+    def __init__(self, loop: HostLoop) -> None:
+        self._loop = loop
+
     def accept(self) -> Any:
         raise BlockingIOError
 
     def close(self) -> None:
-        pass
+        self._loop.is_closed = True
 
 
 @attrs.frozen(eq=False)
@@ -230,21 +233,26 @@ class HostSite(Site):
                 yield
             finally:
                 try:
-                    await self._end(process, host, context, connections)
+                    await self._end(process, host, context, connections, loop)
                 finally:
                     if host.process is process:
                         host.server = None
                     tasks.cancel_scope.cancel()
 
     async def _end(
-        self, process: Process, host: Host, context: ServerContext, connections: Connections
+        self,
+        process: Process,
+        host: Host,
+        context: ServerContext,
+        connections: Connections,
+        loop: HostLoop,
     ) -> None:
         """As ``serve_http`` ends."""
         if process.alive:
             self._network.doors.pop(host.url, None)
             with anyio.CancelScope(shield=True):
                 context.drain()
-                end = connections.end(cast(Any, _NoListener()), STOP_SECONDS, context.drop_bodies)
+                end = connections.end(cast(Any, _NoListener(loop)), STOP_SECONDS, context.drop_bodies)
                 await process.gate.guard(end)
                 await context.aclose()
 

@@ -215,6 +215,9 @@ class Connection:
         """The host takes it."""
 
         def accept() -> None:
+            if loop.is_closed:  # as the system does with what waits for a socket that is closed
+                self.reset()
+                return
             self.server = ServerEnd(self, loop)
             if self.is_over:
                 self.server.lose()
