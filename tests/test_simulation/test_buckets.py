@@ -51,7 +51,6 @@ def test_a_first_opening_in_a_bucket_is_met_by_the_next_one() -> None:
         ("fences-are-swept", 22),
         pytest.param("register-is-not-read-after-the-fence", 24, marks=pytest.mark.extended),
         pytest.param("group-is-acked-before-those-below", 39, marks=pytest.mark.extended),
-        pytest.param("answer-overtakes-the-groups-below", 14, marks=pytest.mark.extended),
         pytest.param("unknown-outcome-counts-as-success", 20, marks=pytest.mark.extended),
         ("sweep-deletes-a-live-slot", 0),
         pytest.param("reader-begins-below-the-low", 0, marks=pytest.mark.extended),
