@@ -248,7 +248,8 @@ def at_line(number: int, act: Callable[[], None]) -> Callable[[FrameType, str, A
     lines = itertools.count()
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != loop_thread.__file__:
+        # What another test has left may be collected at any line: an interrupt would be lost there.
+        if frame.f_code.co_filename != loop_thread.__file__ or frame.f_code.co_name == "__del__":
             return None
         if event == "line" and next(lines) == number:
             act()
