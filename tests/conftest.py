@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -63,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python from writing bytecode; so would pytest, which rewrites the assertions of all test modules first.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # What a shell starts in the background ignores interrupts, and so would all that the tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all tests are collected, which stay to the end
     config.stash[_COLLECTED] = _resident_bytes()
     config.stash[_WATCHDOG] = watchdog = Watchdog(config.pluginmanager.getplugin("capturemanager"))
