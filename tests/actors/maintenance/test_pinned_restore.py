@@ -463,7 +463,15 @@ async def test_p8_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_r
         assert await contents(store) == three
 
 
-@pytest.mark.parametrize("way", ["recovered", "restored", "recovered twice", "restored, then recovered"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "recovered",
+        "restored",
+        pytest.param("recovered twice", marks=pytest.mark.extended),
+        pytest.param("restored, then recovered", marks=pytest.mark.extended),
+    ],
+)
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed since", "not flushed since"])
 async def test_p8_copies_go_on_after_a_recovery_of_the_same_store(
     tmp_path: Path, way: str, is_flushed: bool

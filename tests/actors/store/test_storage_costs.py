@@ -186,6 +186,7 @@ async def flush_rate(store: SegmentStore, slow: Slow) -> float:
     return len(NAMES) * ROUNDS * EVENT / (anyio.current_time() - slow.began)
 
 
+@pytest.mark.extended
 async def test_s7_an_hour_without_long_term_storage_costs_few_requests_and_is_caught_up_at_full_speed() -> (
     None
 ):

@@ -236,6 +236,7 @@ async def test_r4_the_first_element_of_a_cycle_that_a_restore_went_back_to_is_re
     assert (report.problems, min(same)) == ((), 600)
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("at", [2, 700, 1500, 2700, 2999])
 async def test_r2_two_histories_are_found_anywhere_in_a_long_chain(at: int) -> None:
     """They have different owners."""
@@ -245,6 +246,7 @@ async def test_r2_two_histories_are_found_anywhere_in_a_long_chain(at: int) -> N
     assert "another history went on" in problem.message
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("damaged", [{1}, {1500}, {2000, 2744}, {*range(2, 2700)}, {2999}])
 async def test_r2_unreadable_elements_of_a_long_chain_hide_no_owner(damaged: set[int]) -> None:
     elements = long_chain([1400, 200, 1400], 1500)

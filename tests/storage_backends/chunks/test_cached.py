@@ -521,6 +521,7 @@ anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))
 """
 
 
+@pytest.mark.one_loop
 async def test_k4_processes_share_the_folder_while_it_is_emptied_under_them(tmp_path: Path) -> None:
     """They fill, evict and read the same blocks at the same time; no read is wrong, none is damaged."""
     remote = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), system_world())
