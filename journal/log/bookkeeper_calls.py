@@ -5,15 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
+import anyio
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption, TierlogError
+from ...storage_backends.base.errors import DataCorruption, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.ledger_service import (
     Ledger,
     LedgerDescription,
+    LedgerLost,
     LedgerService,
     NoSuchLedger,
+    SidecarNotStarted,
     StoredRecord,
 )
 from ...storage_backends.base.world import World
@@ -136,13 +140,24 @@ class LogContext:
 
     async def create_ledger(self, epoch: int) -> Ledger:
         """B6: one whose creation has no verdict is an orphan, and another one is made."""
+        return await self.repeat(partial(self._create_ledger, epoch))
 
-        async def create() -> Ledger:
-            self.counts.others += 2
-            quorum = choose_quorum(await self.service.count_bookies(), self.options.quorum)
-            return await self.service.create_ledger(quorum, self.metadata(epoch))
+    async def create_ledger_now(self, epoch: int) -> Ledger | None:
+        """B4: None if none can be made now."""
+        with anyio.move_on_after(self.options.roll_seconds):
+            try:
+                with self.health.watched():
+                    return await self._create_ledger(epoch)
+            except (SidecarNotStarted, LedgerLost):
+                raise
+            except (Unavailable, OutcomeUnknown):
+                return None
+        return None
 
-        return await self.repeat(create)
+    async def _create_ledger(self, epoch: int) -> Ledger:
+        self.counts.others += 2
+        quorum = choose_quorum(await self.service.count_bookies(), self.options.quorum)
+        return await self.service.create_ledger(quorum, self.metadata(epoch))
 
     async def open_ledger(self, ledger: int, *, recover: bool) -> Ledger:
         async def open_() -> Ledger:

@@ -32,6 +32,8 @@ class BookKeeperLogOptions:
     """The owner begins another ledger behind so many bytes of groups: truncation deletes whole ledgers."""
     patience: float = 30.0
     """How long a call without a verdict is repeated."""
+    roll_seconds: float = 2.0
+    """How long appends wait at most for another ledger to be made."""
     first_delay: float = 0.02
     longest_delay: float = 1.0
     kept_bytes: int = 16 << 20

@@ -73,6 +73,8 @@ class BookKeeperLog(RemoteLog):
         self._entries = 0
         """In the own ledger."""
         self._ledger_bytes = 0
+        self._roll_at = options.ledger_bytes
+        """Bytes in it behind which another one begins."""
         self._when_lost: Callable[[], None] = _nobody
         self._sweep = OrphanSweep(self._ctx, known or KnownLedgers())
         self._recording = anyio.Lock()
@@ -109,7 +111,7 @@ class BookKeeperLog(RemoteLog):
         header = EntryHeader(group.epoch, group.number, group.tag, group.truncate_before, group.size)
         try:
             await self._flights.wait_to_start(flight)
-            if self._ledger_bytes >= self._ctx.options.ledger_bytes:
+            if self._ledger_bytes >= self._roll_at:
                 await self._roll(flight, header)
             assert self._writer is not None
             writer, entry = self._writer, self._entries
@@ -145,7 +147,11 @@ class BookKeeperLog(RemoteLog):
         assert self._held is not None
         if len(self._held.record.ledgers) >= LEDGERS_MAX:
             return
-        made = await self._ctx.create_ledger(header.epoch)
+        made = await self._ctx.create_ledger_now(header.epoch)
+        if made is None:
+            # Whatever it takes to make one, the ledger that is there may do without.
+            self._roll_at = self._ledger_bytes + self._ctx.options.ledger_bytes
+            return
         listed = ListedLedger(made.id, header.number)
         try:
             await self._change_record(lambda record: attrs.evolve(record, ledgers=(*record.ledgers, listed)))
@@ -160,6 +166,7 @@ class BookKeeperLog(RemoteLog):
         self._watch(made)
         self._reader.add(made)
         self._entries = self._ledger_bytes = 0
+        self._roll_at = self._ctx.options.ledger_bytes
         if before is not None:
             # So that the next opener need not recover it; it can, if this fails.
             with suppress(TierlogError):

@@ -286,6 +286,33 @@ async def test_b4_a_log_with_as_many_ledgers_as_it_may_have_goes_on_in_the_last(
     assert len(await reopened(cluster)) == 5
 
 
+async def test_b4_a_log_goes_on_in_its_ledger_while_no_other_can_be_made(cluster: Cluster) -> None:
+    log = log_on(MemoryLedgers(cluster), ledger_bytes=2)
+    await log.open()
+    assert await log.append([b"1"]) == 1
+    cluster.bookies = 1
+    for number in range(2, 8):
+        assert await log.append([b"%d" % number]) == number
+    cluster.bookies = 3
+    for number in range(8, 12):
+        assert await log.append([b"%d" % number]) == number
+
+    assert [ledger.first for ledger in record_in(cluster).ledgers] == [1, 9, 11]
+    assert len(await reopened(cluster)) == 11
+
+
+async def test_b4_appends_wait_a_moment_only_for_the_next_ledger(cluster: Cluster) -> None:
+    """What is made later is an orphan."""
+    service = FaultyLedgers(cluster)
+    log = log_on(service, ledger_bytes=1, roll_seconds=0.01)
+    await log.open()
+    await log.append([b"1"])
+    service.faults.hold("create_ledger")
+    assert await log.append([b"2"]) == 2
+    assert [ledger.first for ledger in record_in(cluster).ledgers] == [1]
+    assert len(await reopened(cluster)) == 2
+
+
 async def rolled(cluster: Cluster) -> list[int]:
     """The ledgers of a log with one group in each of three."""
     log = log_on(MemoryLedgers(cluster), ledger_bytes=1)
