@@ -508,10 +508,14 @@ class Fleet:
         return [CloseContainer(host_id, assignment.index, 0)]
 
     def _adopt(self, host: Host, index: int, epoch: int, now: float) -> bool:
-        if index not in range(len(self.assignments)) or not host.accepts_containers:
+        if index not in range(len(self.assignments)):
             return False
 
         assignment = self.assignments[index]
+        # V9: one that drains hands over one after the other, also when its connection was replaced.
+        if not host.accepts_containers and assignment.host != host.id:
+            return False
+
         # If two hosts report that they serve it, the higher epoch has fenced the other.
         known = assignment.host in ("", host.id) or (
             assignment.phase is AssignmentPhase.SERVING and epoch > assignment.epoch

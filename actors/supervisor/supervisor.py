@@ -597,8 +597,8 @@ class Supervisor:
                 await process.ended.wait()
                 return
         found = self.fleet.hosts.get(host)
-        # V6: between machines a reset is no exit. A drained one ends its connection by its exit.
-        if found and found.joined and found.phase is not HostPhase.DRAINING:
+        # V6: between machines a reset is no exit. One that was ordered to exit ends its connection by that.
+        if found and found.joined and not found.exit_ordered:
             await anyio.sleep(RETURN_SECONDS)
         found = self.fleet.hosts.get(host)
         if host not in self._connections and found is not None:

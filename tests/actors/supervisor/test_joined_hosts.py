@@ -164,6 +164,24 @@ def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once
     assert (world.forgotten, set(world.owners.values())) == (["a"], {"b"})
 
 
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_v9_a_draining_host_whose_connection_was_replaced_hands_over_one_by_one_all_the_same(
+    is_joined: bool,
+) -> None:
+    first, second = ("a", "b") if is_joined else ("host-0", "host-1")
+    world = joined(10, "a", "b") if is_joined else machine(10, 2)
+    world.frozen.add(second)
+    world.do(world.fleet.drain(first, world.now))
+    served = dict(world.serves[first])
+    assert len(served) == 4
+    world.say_hello(first, leaving=is_joined)
+    assert world.serves[first] == served
+    world.resume(second)
+    world.run(2)
+    assert set(world.owners.values()) == ({second} if is_joined else {"host-0", "host-1"})
+    assert world.fleet.failovers == 1, "the order that the frozen one did not get"
+
+
 def test_v10_the_next_supervisor_goes_on_with_a_drain() -> None:
     """The host names it in its hello, and is ordered to close what it serves, and to exit."""
     world = joined(4, "a", "b")

@@ -595,9 +595,9 @@ async def test_v12_a_number_that_nothing_has_ends_its_connection_alone(right: Re
             assert isinstance(await other.receive(), Welcome)
 
 
-@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize(("returns", "drains"), [(True, False), (True, True), (False, False)])
 async def test_v6_a_joined_host_whose_connection_broke_has_a_moment_to_return(
-    monkeypatch: pytest.MonkeyPatch, returns: bool
+    monkeypatch: pytest.MonkeyPatch, returns: bool, drains: bool
 ) -> None:
     """A reset between machines is no exit."""
     monkeypatch.setattr(supervisor, "RETURN_SECONDS", 0.3)
@@ -611,6 +611,8 @@ async def test_v6_a_joined_host_whose_connection_broke_has_a_moment_to_return(
             assert isinstance(await line.receive(), Welcome)
         [assignment] = found.supervisor.fleet.assignments
         await until(lambda: assignment.host == "a")
+        if drains:
+            found.supervisor.fleet.drain("a", anyio.current_time())
         await lines["a"].stream.aclose()
         await until(lambda: found.supervisor.connected == 1)
         if returns:
