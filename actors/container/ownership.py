@@ -50,6 +50,7 @@ from ...storage_backends.base.errors import (
     DataCorruption,
     OutcomeUnknown,
     StorageFull,
+    TierlogError,
     Unavailable,
 )
 from ...storage_backends.segments.records.claim import ClaimRecord
@@ -196,6 +197,7 @@ class StorageOwnership:
     async def open_log(self, previous_epochs: Collection[int] | None) -> OpenedLog:
         """Open the log with an epoch above every owner of this store's chain. Raises ``NotOwner`` and the
         errors of the log."""
+        unread: TierlogError | None = None
         try:
             with anyio.fail_after(OPENING_SECONDS):
                 await self._record.check(self._chunks)
@@ -204,6 +206,7 @@ class StorageOwnership:
             # J11: reads need no long-term storage; each write there checks the chain first (J7).
             reason = str(error) or f"no answer in {OPENING_SECONDS:.0f} s"
             _log.warning("journal_unreadable", container=self.container, error=reason)
+            unread = error if isinstance(error, DataCorruption) else Unavailable(reason)
 
         found, above = self._found, 0
         # Of elements only to adopt them: what is refused must change nothing that stays (rule J6).
@@ -213,6 +216,10 @@ class StorageOwnership:
         self.epoch, self._history_epoch = opened.epoch, opened.history_epoch
         self._counted_at = anyio.current_time()
         _log.info("log_opened", container=self.container, epoch=self.epoch, groups=len(opened.groups))
+        if unread is not None and opened.next_group == 1 and not self._is_built:
+            # R11: a log that holds nothing may be lost, which the chain alone shows. Nothing of it is served
+            # before that can be read.
+            raise unread
         return opened
 
     def refuse_migrated(self) -> None:

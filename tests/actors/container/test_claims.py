@@ -150,7 +150,7 @@ async def folder_of_an_earlier_version(epoch: int = 1) -> ContainerWorld:
     """A store with a segment, whose owner recorded a claim and made it."""
     world = ContainerWorld()
     world.chunks.script = lambda call: Fault(FaultKind.BEFORE)  # so that nothing is known of a chain
-    async with world.owner() as owner:
+    async with world.owner(attrs.evolve(OPTIONS, is_built=True)) as owner:
         await make(owner.store, "s", b"abc")
         identity = owner.container.ownership.identity
         record = ClaimRecord(identity.owner, storage_claimed=True)

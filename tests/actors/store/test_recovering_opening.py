@@ -7,6 +7,7 @@ import logging
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
 
 from support.folders import fingerprint, flip_bit
@@ -17,10 +18,12 @@ from tierlog import (
     SegmentStore,
     StoreConfig,
     StoreMismatch,
+    Unavailable,
     open_store,
 )
-from tierlog.actors.settings.configuration import WriterConfig
+from tierlog.actors.settings.configuration import SupervisionConfig, WriterConfig
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +109,33 @@ async def test_r11_the_log_of_one_container_is_not_replaced_by_an_empty_one(tmp_
     (tmp_path / "kept").rename(tmp_path / "wal/0001")
     async with open_store(tmp_path, config=QUIET) as store:
         assert {(await store.segment_info(name)).length for name in NAMES} == {len(b"flushed and lost")}
+
+
+async def test_r11_a_log_that_holds_nothing_is_not_served_before_the_chain_can_be_read(
+    tmp_path: Path,
+) -> None:
+    """Or else it would ack what is refused once long-term storage answers again."""
+    chunks = FaultyChunkStorage(MemoryChunkStorage())
+    settings = attrs.evolve(QUIET, supervision=SupervisionConfig(restarts=0))
+
+    async def open_once() -> None:
+        async with open_store(tmp_path, containers=2, config=settings, storage=chunks) as store:
+            for name in NAMES:
+                await store.create_segment(name, exist_ok=True)
+                await store.append(name, b"flushed")
+            await store.flush()
+
+    await open_once()
+    (tmp_path / "wal/0001").rename(tmp_path / "kept")
+    chunks.script = every(Fault(FaultKind.BEFORE), "list", "read", "info")
+    with pytest.raises(Unavailable):
+        await open_once()
+    chunks.script = None
+    with pytest.raises(StoreMismatch, match="container 1: its log is lost"):
+        await open_once()
+    shutil.rmtree(tmp_path / "wal/0001")
+    (tmp_path / "kept").rename(tmp_path / "wal/0001")
+    await open_once()
 
 
 @pytest.mark.parametrize("refusals", [0, 2])
