@@ -170,7 +170,8 @@ async def _identity_of(source: MigrationPlace) -> StoreIdentity:
 
 
 async def _read_end(chunks: ChunkStorage, index: int, place: str) -> _Ended:
-    """``place``: where the container is moved to."""
+    """``place``: where the container is moved to, as a command takes it. A machine may have another name than
+    when the move began (rule E7)."""
     newest = await read_newest(chunks, index, await list_elements(chunks, index))
     if newest is None:
         return _Ended()
@@ -179,7 +180,7 @@ async def _read_end(chunks: ChunkStorage, index: int, place: str) -> _Ended:
     with suppress(ChunkNotFound):
         if before := newest.element.predecessor.n:
             migrated = await read_element(chunks, index, before)
-            is_here = migrated.element.owner.location == place
+            is_here = named_place(migrated.element.owner.location) == place
             if is_here and decides(newest.element, migrated.element):
                 return _Ended(migrated, newest, newest)
     return _Ended(newest if newest.element.kind is Kind.MIGRATED else None, None, newest)
@@ -246,7 +247,7 @@ class _Move:
 
     async def _read_ends(self) -> list[_Ended]:
         async with self._own.reader() as chunks:
-            place = self._target.shown
+            place = self._target.named
             return [await _read_end(chunks, index, place) for index in range(self._identity.containers)]
 
     async def _run_again(self, found: StoreIdentity, ends: Sequence[_Ended]) -> Migration:
@@ -360,12 +361,13 @@ class _Move:
         self._totals.copied_bytes += totals["copied_bytes"]
 
     async def _forget_backups(self, target: ChunkStorage, but: str = "") -> None:
-        """Remove the records of the backups that this move has made from the new place."""
-        names = [info.name async for info in target.list(f"{PINS}{self._backups}")]
+        """Remove the records of the backups that this move has made from the new place, but for one; without
+        that, those of all moves."""
+        names = [name for name in await _list_own(target) if not but or name.startswith(self._backups)]
         for name in names:
-            if name != pin_record_name(but or "-"):
+            if name != but:
                 with suppress(ChunkNotFound):
-                    await target.delete(name)
+                    await target.delete(pin_record_name(name))
 
     async def _copy_all(self, ended: Sequence[StoredElement]) -> None:
         async with self._own.reader() as source, self._new.writer() as target:
@@ -415,7 +417,8 @@ class _Move:
         """Make the logs of the new place, and read them back. Returns the element that each begins with."""
         boots: list[LtsBoot] = []
         for index, ended in enumerate(ends):
-            if ended.migrated is None or ended.migrated.element.owner.location != self._target.shown:
+            where = None if ended.migrated is None else named_place(ended.migrated.element.owner.location)
+            if ended.migrated is None or where != self._target.named:
                 raise _not_moved_here(self._source, self._target, index)
             boot = await read_boot(index, ended.migrated, ended.migrated.element, reader_of(target))
             if found := boot.published.inconsistencies:
@@ -461,7 +464,7 @@ class _Move:
             await claim_chain(source, index, decision)
         except StoreMismatch:
             # E5: another process that is at the same move has made the same one.
-            found = (await _read_end(source, index, self._target.shown)).decision
+            found = (await _read_end(source, index, self._target.named)).decision
             if found is None or found.position != decision.position:
                 raise
 

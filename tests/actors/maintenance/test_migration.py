@@ -4,6 +4,7 @@ E1 to E7)."""
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,28 @@ async def test_e4_a_move_that_was_cut_off_when_it_was_decided_goes_on(site: Site
     await site.move("old", "new")
     async with site.opened("new") as store:
         await check_moved(store, before)
+
+
+async def test_e7_a_decided_move_goes_on_though_the_machine_has_another_name(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the container of a job has that was started again. Before it is decided, the move begins anew."""
+    async with site.opened("old") as store:
+        before = await filled(store)
+    await end_in_old_place(site)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "gethostname", lambda: "other")
+        with pytest.raises(StoreMismatch, match="--undo` gives it up"):
+            await site.move("old", "new")
+    await end_in_old_place(site, after=1)
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+    assert (await site.move("old", "new")).is_complete
+    await site.is_refused("old")
+    async with site.opened("new") as store:
+        await check_moved(store, before)
+        assert await store.backups() == []
+    shutil.rmtree(site.path / "old")
+    assert (await site.move("new", "old")).is_complete
 
 
 @pytest.mark.extended
