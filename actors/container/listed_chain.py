@@ -194,17 +194,17 @@ def refuse_migrated(
     there = folder_of(element)
     old, new = quote(printable(place)), quote(named_place(there.shown))
     # Where the chunks are to be is known to the first call only.
-    confirm = f"`tierlog migrate {old} --to {new} --confirm`, with `--chunks` as at first,"
+    again, chunks = f"tierlog migrate {old} --to {new}", "with `--chunks` as at first,"
     remedy = ""
     if place and is_decided:
         remedy = (
-            f". The move is decided and cannot be undone: if it was interrupted, {confirm} completes it. "
-            f"Then `tierlog migrate {new} --to PLACE` moves the store back, to an empty place"
+            f". The move is decided and cannot be undone: if it was interrupted, `{again}`, {chunks} "
+            f"completes it. Then `tierlog migrate {new} --to PLACE` moves the store back, to an empty place"
         )
     elif place and is_decided is False:
         remedy = (
-            f". The move is not complete: {confirm} goes on with it, and `tierlog migrate {old} --undo` "
-            f"gives it up"
+            f". The move is not complete: `{again} --confirm`, {chunks} goes on with it, and "
+            f"`tierlog migrate {old} --undo` gives it up"
         )
     raise StoreMismatch(f"container {container} was moved to {there.shown}: open the store there{remedy}")
 

@@ -294,7 +294,7 @@ async def test_e4_a_move_that_was_cut_off_when_it_was_decided_goes_on(site: Site
         before = await filled(store)
     await end_in_old_place(site, after=1)
     old, new = site.path / "old", site.path / "new"
-    await site.is_refused("old", f"interrupted, `tierlog migrate {old} --to {new} --confirm`.* completes it")
+    await site.is_refused("old", f"interrupted, `tierlog migrate {old} --to {new}`, with.* completes it")
     with pytest.raises(StoreMismatch, match="was moved to"):
         await site.undo("old")
     with pytest.raises(StoreMismatch, match="was moved to"):
