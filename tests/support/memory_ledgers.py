@@ -162,7 +162,9 @@ class MemoryLedgers(LedgerService):
             found = self.cluster.ledger(ledger)
             description = found.describe()
             # As BookKeeper's, which tells with each entry what was acked when it was sent.
-            return description if description.is_closed else description._replace(last=found.acked - 1)
+            if description.is_closed:
+                return description
+            return description._replace(last=max(-1, found.acked - 1))
 
         return MemoryLedger(self, ledger, await self._ask("recover" if recover else "open", open_))
 
