@@ -8,7 +8,7 @@ import pytest
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.run import run_seed
 from simulation.sessions.middleboxes import FrameFault, UpgradeFilter
-from simulation.sessions.world import FIRST_WITH_SESSIONS
+from simulation.sessions.world import FIRST_WITH_ONE_PORT, FIRST_WITH_SESSIONS
 
 from tierlog.actors.gateway.client.sessions import upgrade_request
 from tierlog.actors.gateway.wire.session import FrameDecoder, FrameEncoder, Kind
@@ -22,6 +22,16 @@ def test_worlds_with_sessions_find_nothing(first: int) -> None:
     for seed in range(first, first + (20 if first else 3)):
         verdict = run_seed(FIRST_WITH_SESSIONS + seed)
         assert verdict.violation is None, f"seed {FIRST_WITH_SESSIONS + seed}: {verdict.violation}"
+        assert verdict.operations > 50
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.extended) for first in (20, 40))]
+)
+def test_worlds_with_one_port_find_nothing(first: int) -> None:
+    for seed in range(first, first + (20 if first else 2)):
+        verdict = run_seed(FIRST_WITH_ONE_PORT + seed)
+        assert verdict.violation is None, f"seed {FIRST_WITH_ONE_PORT + seed}: {verdict.violation}"
         assert verdict.operations > 50
 
 
@@ -73,10 +83,11 @@ def test_a_middlebox_leaves_plain_http_alone() -> None:
                 "retired-session-takes-calls",
                 "cancelled-scope-sends",
                 "refusing-server-is-not-asked-again",
+                "lost-answer-of-an-owner-counts-as-nothing-done",
             )
         ),
     ],
 )
 def test_a_bug_of_sessions_is_caught_in_a_few_seeds(name: str) -> None:
     with CATALOGUE[name].planted():
-        assert any(run_seed(FIRST_WITH_SESSIONS + seed).violation for seed in range(1, 41))
+        assert any(run_seed(CATALOGUE[name].worlds_from + seed).violation for seed in range(1, 41))

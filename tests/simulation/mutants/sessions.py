@@ -11,13 +11,14 @@ import trio
 from tierlog.actors.gateway.client.session import ClientSession, SessionCall
 from tierlog.actors.gateway.client.sessions import AsyncSession, Sessions
 from tierlog.actors.gateway.client.transport import AsyncTransport
+from tierlog.actors.gateway.server import forwarding
 from tierlog.actors.gateway.server.fan_out import Chunk, FanOut, Stream
 from tierlog.actors.gateway.server.session import SessionConnection
 from tierlog.actors.gateway.server.session_call import SessionCall as ServerCall
 from tierlog.actors.gateway.server.waiting_tails import WaitingTail
 from tierlog.actors.gateway.wire.session import Frame, FrameDecoder, Kind
 
-from ..sessions.world import FIRST_WITH_SESSIONS
+from ..sessions.world import FIRST_WITH_ONE_PORT, FIRST_WITH_SESSIONS
 from .planting import Planter, mutant
 
 _planted = partial(mutant, worlds_from=FIRST_WITH_SESSIONS)
@@ -211,3 +212,14 @@ def waiting_tail_forgets_what_it_was_sent(plant: Planter) -> None:
             stream.position = before
 
     plant(FanOut._send_to, send)
+
+
+@partial(mutant, worlds_from=FIRST_WITH_ONE_PORT)("H22")
+def lost_answer_of_an_owner_counts_as_nothing_done(plant: Planter) -> None:
+    """In one-port mode a host says that nothing was done when an owner's answer is lost, and its client
+    repeats what was done."""
+
+    def lost(original: Any, flight: Any, reason: str, *, is_sent: bool, changes: bool) -> Any:
+        return original(flight, reason, is_sent=False, changes=changes)
+
+    plant(forwarding._lost, lost)

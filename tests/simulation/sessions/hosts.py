@@ -48,6 +48,7 @@ from ..trace import Trace
 from ..world import BEGIN, ServiceFolder, Site, ids_of
 from .event_loop import HostLoop
 from .network import Door, Network
+from .plain_http import PlainTransport
 
 CONTAINERS = 3
 APPEND_BYTES_MAX = 24 << 10
@@ -154,10 +155,19 @@ class Host:
 
 
 class HostSite(Site):
-    """``ordered``: called with a host and what it reports."""
+    """``reported``: called with a host and what it reports. ``forwards``: hosts pass requests on to the
+    owners (rule H22)."""
 
     def __init__(
-        self, count: int, random: Random, trace: Trace, network: Network, agenda: Any, reported: Any
+        self,
+        count: int,
+        random: Random,
+        trace: Trace,
+        network: Network,
+        agenda: Any,
+        reported: Any,
+        *,
+        forwards: bool,
     ) -> None:
         latency = Latency(log=random.choice((0.001, 0.01, 0.05)), chunks=0.01, share=0.5)
         kind = SiteKind(
@@ -173,6 +183,7 @@ class HostSite(Site):
         self._agenda = agenda
         self._reported: Callable[[Host, object], None] = reported
         self._host_of: dict[int, Host] = {}
+        self._forwards = forwards
 
     def start_host(self, host: Host, tasks: anyio.abc.TaskGroup) -> None:
         number = len(self.processes) + 1
@@ -217,8 +228,12 @@ class HostSite(Site):
             owner_of=locations.url_of,
             absence_of=locations.absence_of,
             names=[each.url.removeprefix("http://").partition(":")[0] for each in self.hosts],
+            serves=runtime.serves if self._forwards else None,
         )
         context = context_of(app)
+        if (forwarder := context.forwarder) is not None:
+            forwarder._pool = forwarder._parking = PlainTransport(self._network.dial)
+            forwarder._flights = cast(Any, InOrder())
         async with body_group() as tasks:
             loop = HostLoop(self._agenda, process.gate, tasks)
             loop.enter()

@@ -30,6 +30,8 @@ from tierlog.storage_backends.base.errors import (
     UnknownWriter,
 )
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind
+from tierlog.storage_backends.base.tables import TableRow
+from tierlog.storage_backends.base.transactions import StagedPart
 
 from ..invariants import Broken
 from ..trace import Trace
@@ -327,6 +329,107 @@ class Counter(Workload):
             raise Broken(
                 f"it does not hold that what is acked is done once\n{self._acked} were acked, "
                 f"{self._doubtful} are in doubt, and the count is {found}"
+            )
+
+
+class Committer(Workload):
+    """Commits transactions, and aborts some; each of its calls is repeated until it is answered."""
+
+    def __init__(self, segment: str, count: int, *arguments: object) -> None:
+        super().__init__(f"{segment} committer", *arguments)  # type: ignore[arg-type]
+        self.segment = segment
+        self._count = count
+        self._committed: list[tuple[str, int]] = []
+        """The events that the segment has, in order."""
+
+    async def run(self) -> None:
+        client, segment = self.client, self.segment
+        await self.until_done("creates", lambda: client.create_segment(segment, exist_ok=True))
+        for number in range(self._count):
+            await self._transact(f"t{number}")
+            await self.pause()
+
+    async def _transact(self, id: str) -> None:
+        client, segment, random = self.client, self.segment, self._random
+        await self.until_done(f"begins {id}", lambda: client.begin_transaction(segment, id))
+        parts, events = list[StagedPart](), list[tuple[str, int]]()
+        for part in range(random.choice((1, 1, 2, 3))):
+            staged = await self.until_done(
+                f"stages {part} of {id}", lambda part=part: client.stage_segment(segment, id, str(part))
+            )
+            assert staged is not None
+            name, size = f"{segment}.{id}.{part}", 0
+            for number in range(random.choice((0, 1, 3))):
+                data = event(name, number, self.size())
+                await self.until_done(
+                    f"appends {number} to {staged}",
+                    lambda staged=staged, data=data, number=number: client.append(
+                        staged, data, writer_id=b"w", event_number=number
+                    ),
+                )
+                size += len(data)
+                events.append((name, number))
+            parts.append(StagedPart(staged, size))
+        if random.random() < 0.2:
+            await self.until_done(f"aborts {id}", lambda: client.abort_transaction(segment, id))
+        else:
+            await self.until_done(f"commits {id}", lambda: client.commit_transaction(segment, id, parts))
+            self._committed += events
+
+    def check(self, content: bytes) -> None:
+        found = [(name, number) for name, number, _ in events_in(content, self.segment)]
+        if found != self._committed:
+            raise Broken(
+                f"it does not hold that a transaction is there once, or not at all\n{self.segment}: {found}, "
+                f"and not {self._committed}"
+            )
+
+
+class RowCounter(Workload):
+    """Adds to a row whose version it expects; nobody else changes it."""
+
+    def __init__(self, table: str, count: int, *arguments: object) -> None:
+        super().__init__(f"{table} row counter", *arguments)  # type: ignore[arg-type]
+        self._table = table
+        self._count = count
+        self._acked = self._doubtful = 0
+
+    async def run(self) -> None:
+        await self.until_done("creates", lambda: self.client.create_table(self._table, exist_ok=True))
+        for _ in range(self._count):
+            await self._add()
+            await self.pause()
+
+    async def _read(self) -> TableRow | None:
+        return await self.until_done("reads its row", lambda: self.client.table(self._table).get(b"key"))
+
+    async def _add(self) -> None:
+        row = await self._read()
+        value, version = (0, 0) if row is None else (int(row.value), row.version)
+        self._doubtful += 1
+        try:
+            await self.call(
+                f"puts {value + 1}",
+                lambda: self.client.table(self._table).put(
+                    b"key", b"%d" % (value + 1), expected_version=version
+                ),
+            )
+        except OutcomeUnknown:
+            pass
+        except TierlogError:
+            # An earlier call of unknown outcome may be applied late.
+            self._doubtful -= 1
+        else:
+            self._doubtful -= 1
+            self._acked += 1
+
+    async def check_count(self) -> None:
+        row = await self._read()
+        found = 0 if row is None else int(row.value)
+        if not self._acked <= found <= self._acked + self._doubtful:
+            raise Broken(
+                f"it does not hold that what is acked is done once\n{self._acked} were acked, "
+                f"{self._doubtful} are in doubt, and the row has {found}"
             )
 
 

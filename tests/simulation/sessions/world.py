@@ -24,6 +24,7 @@ from tierlog.actors.gateway.client.async_client import Client, open_client
 from tierlog.actors.gateway.client.attempts import ClientContext
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
 from tierlog.actors.kernel.event_loop import event_source
+from tierlog.storage_backends.base.errors import Unavailable
 
 from ..copies import FIRST
 from ..fleets.network import Agenda
@@ -34,9 +35,22 @@ from .hosts import CONTAINERS, Host, HostSite, Placement
 from .middleboxes import PROXIES
 from .network import Network, Swarm
 from .plain_http import transport_of
-from .workloads import Counter, Leaver, NumberedWriter, PlainAppender, Reader, Shared, Tail, Visitor, Workload
+from .workloads import (
+    Committer,
+    Counter,
+    Leaver,
+    NumberedWriter,
+    PlainAppender,
+    Reader,
+    RowCounter,
+    Shared,
+    Tail,
+    Visitor,
+    Workload,
+)
 
 FIRST_WITH_SESSIONS = FIRST + (10 << 32)
+FIRST_WITH_ONE_PORT = FIRST_WITH_SESSIONS + (1 << 31)
 SETTLE_SECONDS = 12.0
 """After that sessions are asked for again, and the server has noticed who left."""
 DISTURBANCES = 50
@@ -44,6 +58,7 @@ DISTURBANCES = 50
 END_SECONDS = 300.0
 """What is under way ends, once nothing fails any more."""
 
+_WITH_EVENTS = (NumberedWriter, PlainAppender, Committer)
 _NO_END = "it does not hold that what is under way ends"
 
 
@@ -52,6 +67,7 @@ class SessionsRun:
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self._random = random = Random(f"sessions {seed}")
+        self._has_one_port = seed >= FIRST_WITH_ONE_PORT
         self._trace = trace
         self._agenda = Agenda()
         self._swarm = Swarm.drawn(Random(f"swarm {seed}"))
@@ -64,6 +80,7 @@ class SessionsRun:
             self._network,
             self._agenda,
             self._placement.reported,
+            forwards=self._has_one_port,
         )
         self._placement.hosts = self.site.hosts
         self._shared = Shared(trace)
@@ -115,11 +132,19 @@ class SessionsRun:
         uses_sessions = random.random() < 0.85
         urls = [host.url for host in self.site.hosts]
         random.shuffle(urls)
-        context = ClientContext(ContainerMapCache(*urls), self._deadline, 0.5, trio.current_time, random)
         dial = self._network.dial if uses_sessions else None
-        async with open_client(
-            context, transport_of(self._network.dial), event_source(), None, dial
-        ) as client:
+        async with AsyncExitStack() as stack:
+            client: Client | None = None
+            while client is None:
+                context = ClientContext(
+                    ContainerMapCache(*urls), self._deadline, 0.5, trio.current_time, random
+                )
+                opening = open_client(context, transport_of(self._network.dial), event_source(), None, dial)
+                try:
+                    client = await stack.enter_async_context(opening)
+                except Unavailable as error:
+                    # So many connections to all hosts may break.
+                    self._trace.note(f"client {number}", f"is not open: {error}")
             self._trace.note(f"client {number}", "has sessions" if uses_sessions else "uses plain HTTP")
             yield client
 
@@ -148,6 +173,9 @@ class SessionsRun:
             made(Counter, f"counted{number}", random.randint(3, 12))
         for number in range(random.randint(1, 3)):
             made(Leaver, f"empty{number}", random.randint(1, 4))
+        if self._has_one_port:
+            made(Committer, "committed", random.randint(3, 10))
+            made(RowCounter, "rows", random.randint(3, 12))
 
     async def _use(self, clients: Sequence[Client]) -> None:
         """Everything at once; ends when all but the tails are done, and nothing fails any more."""
@@ -303,9 +331,9 @@ class SessionsRun:
         await trio.sleep(SETTLE_SECONDS)
         contents = await self._contents(clients)
         for workload in self._workloads:
-            if isinstance(workload, NumberedWriter | PlainAppender):
+            if isinstance(workload, _WITH_EVENTS):
                 workload.check(contents[workload.segment])
-            elif isinstance(workload, Counter):
+            elif isinstance(workload, Counter | RowCounter):
                 await workload.check_count()
         self._shared.check_reads(contents)
         while not all(tail.is_over for tail in self._tails):
@@ -321,7 +349,7 @@ class SessionsRun:
 
     async def _contents(self, clients: Sequence[Client]) -> dict[str, bytes]:
         """The bytes of all segments, which are sealed now."""
-        names = [each.segment for each in self._workloads if isinstance(each, NumberedWriter | PlainAppender)]
+        names = [each.segment for each in self._workloads if isinstance(each, _WITH_EVENTS)]
         return {
             name: await self._visitor(self._random.choice(clients)).seal_and_read(name)
             for name in dict.fromkeys(names)
