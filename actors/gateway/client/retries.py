@@ -6,8 +6,9 @@ be distinguished from a second call:
 
 - an append with a writer id: the store knows its number;
 - an append at an expected offset: once applied, it cannot be applied there again. ``BadOffset`` after an
-  attempt with unknown outcome proves that it was not applied only if the segment is too short to hold it;
-  otherwise the outcome stays unknown;
+  attempt with unknown outcome proves that it was not applied only if the segment is longer than the offset,
+  and too short to hold it: a shorter one may grow up to the offset before that attempt arrives. Otherwise the
+  outcome stays unknown;
 - an update of a table with a writer id, or that changes a row whose version it expects; ``TableConflict``
   after an unknown outcome of the latter may be about its own change, and of the former proves nothing if a
   row is there that should be absent: it may be removed before the first attempt arrives;
@@ -201,8 +202,10 @@ def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
     if isinstance(error, TransactionEnded) and error.state == TransactionState.ABORTED.value:
         return error
 
-    if repeat is Repeat.AT_OFFSET and isinstance(error, BadOffset) and error.expected < error.given + size:
-        return error
+    if repeat is Repeat.AT_OFFSET and isinstance(error, BadOffset):
+        # A shorter segment may grow up to the offset before an earlier attempt arrives.
+        if error.given < error.expected < error.given + size:
+            return error
 
     return OutcomeUnknown(f"an earlier attempt may have been applied; then came: {error}")
 

@@ -83,7 +83,7 @@ def test_a_refusal_with_a_known_outcome_is_raised_unchanged(repeat: Repeat) -> N
         (Repeat.NUMBERED, tierlog.UnknownWriter("x"), True),
         (Repeat.NUMBERED, BadOffset("x", expected=9, given=3), True),
         (Repeat.NUMBERED, SegmentNotFound("x"), False),
-        (Repeat.AT_OFFSET, BadOffset("x", expected=2, given=3), True),
+        (Repeat.AT_OFFSET, BadOffset("x", expected=2, given=3), False),
         (Repeat.AT_OFFSET, BadOffset("x", expected=6, given=3), True),
         (Repeat.AT_OFFSET, BadOffset("x", expected=7, given=3), False),
         (Repeat.AT_OFFSET, SegmentSealed("x"), False),
@@ -107,7 +107,7 @@ def test_a_refusal_with_a_known_outcome_is_raised_unchanged(repeat: Repeat) -> N
 def test_with_an_unknown_outcome_only_a_proof_is_raised_unchanged(
     repeat: Repeat, error: TierlogError, is_proof: bool
 ) -> None:
-    """An append of 4 bytes at offset 3: a segment of 6 bytes cannot hold it, one of 7 may."""
+    """An append of 4 bytes at offset 3: a segment of 6 bytes cannot hold it, one of 7 may, and one of 2 later."""
     found = verdict(repeat, Failure(Kind.REFUSED, error), doubt=True, size=4)
 
     assert (found is error) == is_proof
