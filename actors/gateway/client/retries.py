@@ -202,10 +202,13 @@ def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
     if isinstance(error, TransactionEnded) and error.state == TransactionState.ABORTED.value:
         return error
 
-    if repeat is Repeat.AT_OFFSET and isinstance(error, BadOffset):
+    if (
+        repeat is Repeat.AT_OFFSET
+        and isinstance(error, BadOffset)
         # A shorter segment may grow up to the offset before an earlier attempt arrives.
-        if error.given < error.expected < error.given + size:
-            return error
+        and error.given < error.expected < error.given + size
+    ):
+        return error
 
     return OutcomeUnknown(f"an earlier attempt may have been applied; then came: {error}")
 

@@ -4,8 +4,9 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, cast
 
 import anyio
 import attrs
@@ -252,10 +253,12 @@ async def pass_back(call: HttpCall[Any], request: PassedRequest, answer: httpx.R
     await call.begin(answer.status_code, headers)
     is_over = False
     if call.scope["method"] != "HEAD":
-        async for piece in answer.aiter_raw():
-            left -= len(piece)
-            is_over = left == 0
-            await call.block(piece, more=not is_over)
+        # The client may leave before its end.
+        async with aclosing(cast("AsyncGenerator[bytes, None]", answer.aiter_raw())) as pieces:
+            async for piece in pieces:
+                left -= len(piece)
+                is_over = left == 0
+                await call.block(piece, more=not is_over)
     if not is_over:
         await call.block(b"", more=False)
 
