@@ -354,27 +354,34 @@ class Committer(Workload):
         await self.until_done(f"begins {id}", lambda: client.begin_transaction(segment, id))
         parts, events = list[StagedPart](), list[tuple[str, int]]()
         for part in range(random.choice((1, 1, 2, 3))):
-            staged = await self.until_done(
-                f"stages {part} of {id}", lambda part=part: client.stage_segment(segment, id, str(part))
-            )
-            assert staged is not None
-            name, size = f"{segment}.{id}.{part}", 0
-            for number in range(random.choice((0, 1, 3))):
-                data = event(name, number, self.size())
-                await self.until_done(
-                    f"appends {number} to {staged}",
-                    lambda staged=staged, data=data, number=number: client.append(
-                        staged, data, writer_id=b"w", event_number=number
-                    ),
-                )
-                size += len(data)
-                events.append((name, number))
-            parts.append(StagedPart(staged, size))
+            staged, staged_events = await self._stage(id, str(part))
+            parts.append(staged)
+            events += staged_events
         if random.random() < 0.2:
             await self.until_done(f"aborts {id}", lambda: client.abort_transaction(segment, id))
         else:
             await self.until_done(f"commits {id}", lambda: client.commit_transaction(segment, id, parts))
             self._committed += events
+
+    async def _stage(self, id: str, part: str) -> tuple[StagedPart, list[tuple[str, int]]]:
+        """A part with its events."""
+        name, length = f"{self.segment}.{id}.{part}", 0
+        staged = await self.until_done(
+            f"stages {part} of {id}", lambda: self.client.stage_segment(self.segment, id, part)
+        )
+        assert staged is not None
+        count = self._random.choice((0, 1, 3))
+        for number in range(count):
+            data = event(name, number, self.size())
+            await self._append(staged, number, data)
+            length += len(data)
+        return StagedPart(staged, length), [(name, number) for number in range(count)]
+
+    async def _append(self, staged: str, number: int, data: bytes) -> None:
+        await self.until_done(
+            f"appends {number} to {staged}",
+            lambda: self.client.append(staged, data, writer_id=b"w", event_number=number),
+        )
 
     def check(self, content: bytes) -> None:
         found = [(name, number) for name, number, _ in events_in(content, self.segment)]

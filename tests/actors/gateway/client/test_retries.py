@@ -107,7 +107,7 @@ def test_a_refusal_with_a_known_outcome_is_raised_unchanged(repeat: Repeat) -> N
 def test_with_an_unknown_outcome_only_a_proof_is_raised_unchanged(
     repeat: Repeat, error: TierlogError, is_proof: bool
 ) -> None:
-    """An append of 4 bytes at offset 3: a segment of 6 bytes cannot hold it, one of 7 may, and one of 2 later."""
+    """An append of 4 bytes at offset 3: a segment of 6 bytes cannot hold it; one of 7 may, one of 2 later."""
     found = verdict(repeat, Failure(Kind.REFUSED, error), doubt=True, size=4)
 
     assert (found is error) == is_proof
