@@ -609,7 +609,11 @@ class Supervisor:
     async def _greet_joined(self, listener: JoinListener) -> None:
         """V4: a host on another machine may not see that its supervisor is gone, and looks for the next one
         when it hears nothing."""
-        await listener.published.wait()
+        while not listener.published.is_set():
+            # V11: nobody can find this supervisor yet.
+            self.fleet.await_joined(self._now())
+            with anyio.move_on_after(self.fleet.options.rejoin / 2):
+                await listener.published.wait()
         self.fleet.await_joined(self._now())
         while True:
             await anyio.sleep(GREETING_SECONDS)

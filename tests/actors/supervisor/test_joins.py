@@ -423,20 +423,21 @@ async def test_v4_hosts_that_joined_the_supervisor_before_are_awaited() -> None:
             assert (first.host, first.epoch, second.host) == ("a", 4, "")
 
 
+@pytest.mark.parametrize("late", [0.7, 1.7])
 async def test_v4_joined_hosts_are_awaited_from_when_the_record_is_there(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, late: float
 ) -> None:
     rejoin, keep = scaled(0.5), JoinListener._keep
 
     async def put_late(joins: JoinListener, record: ControlRecord, *, is_new: bool) -> None:
-        await anyio.sleep(0.7 * rejoin)
+        await anyio.sleep(late * rejoin)
         await keep(joins, record, is_new=is_new)
 
     monkeypatch.setattr(JoinListener, "_keep", put_late)
     began = anyio.current_time()
     options = FleetOptions(silence=30, adoption=0, rejoin=rejoin)
     async with joinable(Bucket(), awaited=["a"], options=options) as found:
-        await anyio.sleep_until(began + 1.3 * rejoin)
+        await anyio.sleep_until(began + (late + 0.6) * rejoin)
         assert phase(found.supervisor, "a") is HostPhase.DOWN
         await until(lambda: "a" not in found.supervisor.fleet.hosts)
 
