@@ -172,10 +172,19 @@ def foreign(how: str, epoch: int, location: str) -> StoreMismatch:
 def lost_log(listed: ListedChain, container: int, moved: Sequence[str] = ()) -> StoreMismatch:
     """The log holds nothing, and the chain was there before it. ``moved``: where recoveries of the container
     moved its logs."""
+    place, element = place_of_owner(listed.folder.location), f"element {listed.position.n}"
+    if place and not place.startswith("/"):
+        return StoreMismatch(
+            f"container {container}: its log is lost. The one at {place} holds nothing, and long-term "
+            f"storage has {element} in epoch {listed.epoch}. Put the log back, whole. If it is gone, "
+            f"stop the store and recover all of it as of its last full flushes, into a data folder (`tierlog "
+            f"recover --from-lts --data FOLDER --chunks LOCATION`), which `tierlog migrate` moves elsewhere"
+        )
+
     where = f": it may be {' or '.join(moved)}, if a recovery was killed" if moved else ""
     return StoreMismatch(
         f"container {container}: its log is lost. The one in wal/ holds nothing, and long-term storage has "
-        f"element {listed.position.n} in epoch {listed.epoch}, by {listed.folder.shown}. Put the folder of "
+        f"{element} in epoch {listed.epoch}, by {listed.folder.shown}. Put the folder of "
         f"the log back{where}. If it is gone, stop the store and recover this container as of its last full "
         f"flush (`tierlog recover --from-lts --container {container}`, `tierlog serve --recover-from-lts`, "
         f"or open_store(recover_from_lts=True)); the others go on with their logs"

@@ -319,6 +319,20 @@ async def test_another_location_of_the_chunks_is_refused(here: LedgerMachine, tm
         pass
 
 
+async def test_r11_the_lost_log_of_a_container_is_not_advised_to_be_recovered_alone(
+    here: LedgerMachine, site: LedgerSite
+) -> None:
+    """No command recovers one container of a place that all machines reach."""
+    async with here.open() as store:
+        await fill(store)
+        await store.flush()
+    for path in [path for path in site.cluster.records if "/logs/" in path]:
+        del site.cluster.records[path]
+    advice = r"log is lost. The one at bookkeeper://\S+ holds nothing.*--from-lts --data FOLDER --chunks"
+    with pytest.raises(StoreMismatch, match=advice):
+        await refused(here.open())
+
+
 async def test_a_lost_record_of_the_chunks_is_not_made_again(here: LedgerMachine) -> None:
     async with here.open():
         pass
