@@ -243,12 +243,12 @@ def _worded_for_clients(error: BaseException, index: int) -> BaseException:
         return NotOwner(f"container {index} is no longer served here")
     if type(error) is OutcomeUnknown:
         return OutcomeUnknown(
-            f"container {index} moved to another host before this was known to be durable: it may or may not "
+            f"this host lost container {index} before this was known to be durable: it may or may not "
             f"have been applied (clients repeat an append that has a writer_id)"
         )
     if type(error) is Unavailable:
         return Unavailable(
-            f"container {index} moved to another host before the operations that this answer depends on were "
+            f"this host lost container {index} before the operations that this answer depends on were "
             f"durable: repeat the call"
         )
     return error

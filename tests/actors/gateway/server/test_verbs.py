@@ -304,7 +304,7 @@ async def test_h13_a_client_reads_that_the_container_moved_and_nothing_of_the_ho
 
     unknown, lost = errors
     assert (unknown.code, lost.code) == ("outcome-unknown", "not-owner")
-    assert "container 0 moved to another host" in str(unknown)
+    assert "this host lost container 0" in str(unknown)
     assert "writer_id" in str(unknown)
     assert str(lost) == str(outcome) == "container 0 is no longer served here"
     assert str(folder) not in str(unknown)
