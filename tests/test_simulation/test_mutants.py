@@ -53,7 +53,7 @@ def shown(capfd: pytest.CaptureFixture[str]) -> SegmentView:
 def test_every_mutant_names_its_rule_and_describes_its_effect() -> None:
     assert len(CATALOGUE) >= 50
     for mutant in CATALOGUE.values():
-        assert re.fullmatch(r"[AWCSFGTJMRPKLDVBN]\d+(, [AWCSFGTJMRPKLDVBN]\d+)*", mutant.rule)
+        assert re.fullmatch(r"[AWCSFGTJMRPKLDVBNH]\d+(, [AWCSFGTJMRPKLDVBNH]\d+)*", mutant.rule)
         assert re.fullmatch(r"[A-Z].*\.", mutant.story)
 
 
