@@ -62,6 +62,17 @@ def test_an_endpoint_of_the_environment_that_is_no_url_is_named(
     assert f"the endpoint of S3 '{endpoint}' is not the URL of a service: write https://NAME" in refused.err
 
 
+@pytest.mark.parametrize("endpoint", ["http://me:a-password@127.0.0.1:1", "me:a-password@127.0.0.1:1"])
+def test_a_password_in_the_endpoint_of_the_environment_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, server: S3Server, folder: Path, endpoint: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    refused = piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE)
+    assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert "the endpoint of S3 must not contain a user name or a password: write" in refused.err
+    assert "a-password" not in refused.err + refused.out
+
+
 def test_a_config_file_and_the_option_must_not_contradict_each_other(
     server: S3Server, folder: Path, run: Run
 ) -> None:
