@@ -108,6 +108,31 @@ def test_p8_no_copy_is_made_in_another_store_of_a_bucket(server: S3Server, folde
         assert run("backup", name, "--copy-to", f"{OTHER}-copies").code == 0
 
 
+def test_no_backup_is_restored_into_another_store(
+    server: S3Server, folder: Path, run: Run, tmp_path: Path
+) -> None:
+    make_store(folder)
+    copies, new = str(tmp_path / "copies"), tmp_path / "new"
+    assert run("backup", "first", "--copy-to", copies).code == 0
+
+    async def make_other() -> None:
+        async with BucketMachine(folder.with_name("cache"), server).open(OTHER) as store:
+            await store.create_segment(NAME)
+            await store.flush()
+
+    anyio.run(make_other)
+    before = set(server.objects())
+    for inner in (folder / "new", folder / "lts" / "new"):
+        refused = run("restore", "first", "--from", copies, "--data", str(inner))
+        assert (refused.code, is_one_line(refused.err), inner.exists()) == (1, True, False)
+        assert f"{inner} is inside the " in refused.err
+    inside = f"{OTHER}/new"
+    refused = run("restore", "first", "--from", copies, "--data", str(new), "--chunks", inside)
+    assert (refused.code, is_one_line(refused.err), new.exists()) == (1, True, False)
+    assert f"{inside}/ is inside the store {OTHER}/: name that one" in refused.err
+    assert set(server.objects()) == before
+
+
 def test_v14_a_recovery_does_not_shut_a_service_out_without_a_word(
     server: S3Server, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
