@@ -231,9 +231,8 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
         return
 
     yield from refuse_inside_folders(folder.path)
-    chunks = os.path.realpath(folder.chunks)
-    if os.path.dirname(chunks) != os.path.realpath(folder.path):  # a link
-        yield from refuse_inside_folders(chunks)
+    if _links_chunks(folder):
+        yield from refuse_inside_folders(folder.chunks)
     for inner in (folder.wal, folder.chunks):
         with suppress(OSError):
             for each in (yield ListFolder(inner)):
@@ -245,6 +244,20 @@ def _check_folder(folder: StoreFolder) -> Program[None]:
     if _other_file(entries):
         yield from _refuse_lost_logs(folder)
         yield from refuse_other_files(folder)
+
+
+def refuse_restored_inside(folder: StoreFolder) -> Program[None]:
+    """Before a store is restored into ``folder``: raises ``InvalidArgument`` if it would be made inside
+    another one. One whose long-term storage is there already is not made."""
+    has_chunks, links = bool((yield from _kind_of(folder.chunks))), _links_chunks(folder)
+    if links or not has_chunks:
+        yield from refuse_inside_folders(folder.path)
+    if links and not has_chunks:
+        yield from refuse_inside_folders(folder.chunks)
+
+
+def _links_chunks(folder: StoreFolder) -> bool:
+    return os.path.dirname(os.path.realpath(folder.chunks)) != os.path.realpath(folder.path)
 
 
 def refuse_inside_folders(path: str) -> Program[None]:

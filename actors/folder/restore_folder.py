@@ -47,6 +47,7 @@ from .paths import (
     list_files,
     list_live,
     refuse_other_files,
+    refuse_restored_inside,
     run_program,
 )
 from .process_lock import LOCK_FILE, remove_lock, take_lock
@@ -327,9 +328,10 @@ async def only_restore(
     folder: StoreFolder, files: Files, config: StoreConfig, *, makes_chunks: bool = False
 ) -> AsyncIterator[None]:
     """Nobody else restores into the folder, or opens a store there. ``makes_chunks``: long-term storage is
-    made by the restore. Raises ``InvalidArgument`` if there is no
-    long-term storage, or if there are logs, and ``Unavailable`` if another restore is under way."""
+    made by the restore. Raises ``InvalidArgument`` if there is no long-term storage, if there are logs, or if
+    the store would be inside another one, and ``Unavailable`` if another restore is under way."""
     # Before anything is made there: the folder may be the wrong one.
+    await run_program(files, refuse_restored_inside(folder), folder.path)
     if makes_chunks:
         await run_program(files, _check_new_folder(folder), folder.path)
     else:

@@ -30,7 +30,7 @@ from ...storage_backends.chunks.cached_blocks import CachedFile, list_files
 from ...storage_backends.segments.records import RELEASED_PREFIX, ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws, flaw_of_length
 from ..container.confirmation import unconfirmed_record
-from ..container.listed_chain import list_chain, moved_from
+from ..container.listed_chain import list_chain, moved_from, refuse_moved
 from ..container.local_disk import run_folder
 from ..folder.layout_version import is_upgraded
 from ..folder.lock_files import Owner
@@ -427,6 +427,8 @@ class _Examination:
             await self._add_damaged_element(error, known)
             return 0
 
+        # E2: also of a log that is from before the move, which nobody can adopt.
+        await refuse_moved(self._view.chunks, self._index, listed.newest)
         try:
             listed.check(known, self._view.identity.store_id, self._index, is_empty=self._snapshot.is_empty)
         except Unavailable as error:

@@ -312,18 +312,30 @@ class _Move:
             return
         identity = self._identity
         async with self._new.writer(create=True) as chunks:
-            mark = await read_store_record(chunks, MIGRATION_RECORD)
-            if mark is not None and mark.store != identity.store_id:
-                raise being_moved(self._target.named, mark.store)
-            if mark is None:
-                await self._new.refuse_nested()
-                async with aclosing(chunks.list("")) as infos:
-                    async for info in infos:
-                        raise InvalidArgument(
-                            f"{self._new.shown} has other objects, such as {info.name}: name an empty place"
-                        )
+            if not await self._has_mark(chunks):
+                try:
+                    await self._refuse_others(chunks)
+                except InvalidArgument:
+                    # E5: another process may have begun this move meanwhile.
+                    if not await self._has_mark(chunks):
+                        raise
             # With the trial whether it creates conditionally (rule J10).
             await ensure_store_record(chunks, identity.store_id, identity.containers, name=MIGRATION_RECORD)
+
+    async def _has_mark(self, chunks: ChunkStorage) -> bool:
+        """Raises ``StoreMismatch`` if it is that of another store."""
+        mark = await read_store_record(chunks, MIGRATION_RECORD)
+        if mark is not None and mark.store != self._identity.store_id:
+            raise being_moved(self._target.named, mark.store)
+        return mark is not None
+
+    async def _refuse_others(self, chunks: ChunkStorage) -> None:
+        await self._new.refuse_nested()
+        async with aclosing(chunks.list("")) as infos:
+            async for info in infos:
+                raise InvalidArgument(
+                    f"{self._new.shown} has other objects, such as {info.name}: name an empty place"
+                )
 
     # --- the copy --------------------------------------------------------------------------------
 

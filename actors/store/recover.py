@@ -34,6 +34,7 @@ from ...journal.manifest.pin_record import (
     require_pin_record,
 )
 from ...journal.manifest.store_record import (
+    STORE_RECORD,
     StoreRecord,
     ensure_store_record,
     require_store_record,
@@ -107,10 +108,10 @@ async def recover_store(
     there first. Long-term storage of a store in a bucket that a service serves is refused (rule V14), unless
     ``take_over`` is set: then its containers are shut out.
 
-    Raises ``NotOwner`` (a service serves it), ``InvalidArgument`` (there are logs, no long-term storage, or
-    no complete backup), ``Unavailable`` (another restore into the folder is under way, or long-term storage
-    does not answer), ``DataCorruption`` (an object is damaged, or a segment is not as of one moment),
-    ``StoreMismatch`` (an earlier version wrote it).
+    Raises ``NotOwner`` (a service serves it), ``InvalidArgument`` (there are logs, no long-term storage, no
+    complete backup, or it would be inside another store), ``Unavailable`` (another restore into the folder is
+    under way, or long-term storage does not answer), ``DataCorruption`` (an object is damaged, or a segment
+    is not as of one moment), ``StoreMismatch`` (an earlier version wrote it).
     """
     async with only_restore(folder, files, config, makes_chunks=prepare is not None):
         building = restore_folder(folder)
@@ -122,6 +123,10 @@ async def recover_store(
         await chunks.open()
         try:
             if prepare is not None:
+                if location.chunks and not await chunks.exists(STORE_RECORD):
+                    from .nesting import refuse_nested_chunks  # asks buckets: few recoveries need it
+
+                    await refuse_nested_chunks(location, files, world)
                 await prepare(chunks)
             pins = await require_pin_record(chunks, backup) if backup else None
             return await Recovery(folder, chunks, config, files, world, pins).run()

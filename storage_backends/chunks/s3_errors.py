@@ -154,11 +154,14 @@ def at_opening(error: Exception, request: RequestInfo) -> TierlogError | None:
     """The error that prevents opening a storage, or None for a temporary one: the service answers, and calls
     are retried."""
     if isinstance(error, ValueError) and (found := _INVALID_ENDPOINT.match(str(error))):
-        # It may have a password.
+        # Before a request: every error of one would show the password.
+        what = (
+            "must not contain a user name or a password" if "@" in found[1] else "is not the URL of a service"
+        )
         shown = "" if "@" in found[1] else f" {found[1]!r}"
         return ConfigError(
-            f"the endpoint of S3{shown} is not the URL of a service: write https://NAME or http://NAME:PORT, "
-            f"in AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the AWS profile, or as `endpoint` of [s3] in the "
+            f"the endpoint of S3{shown} {what}: write https://NAME or http://NAME:PORT, in "
+            f"AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the AWS profile, or as `endpoint` of [s3] in the "
             f"configuration"
         )
 

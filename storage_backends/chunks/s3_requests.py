@@ -213,7 +213,7 @@ class S3Requests:
             self._context = context
             # Of the environment, or AWS: messages name what was asked, which may not be what was meant.
             self._endpoint = str(self._client.meta.endpoint_url)
-            if not self._endpoint.startswith(("http://", "https://")):
+            if "@" in self._endpoint or not self._endpoint.startswith(("http://", "https://")):
                 raise ValueError(f"Invalid endpoint: {self._endpoint}")
             request = attrs.evolve(request, endpoint=self._endpoint)
             self._counts.count(request.operation)

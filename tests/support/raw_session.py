@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -46,14 +46,27 @@ class RawSession:
         size: int | None = None,
     ) -> int:
         """Begin a call, and return its number. ``size``: of the whole body, if more of it follows."""
+        await self.stream.send(self._begun(method, target, body, *headers, window=window, size=size))
+        return self._last
+
+    async def begin_all(self, calls: Sequence[tuple[str, str, bytes, *tuple[str, ...]]]) -> None:
+        """Begin many at once: each with its method, target, body and headers."""
+        await self.stream.send(b"".join(self._begun(*each) for each in calls))
+
+    def _begun(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *headers: str,
+        window: int = 1 << 20,
+        size: int | None = None,
+    ) -> bytes:
         self._last += 1
         parts = request_parts(
             joined_head([method, target, *headers]), len(body) if size is None else size, window, body
         )
-        await self.stream.send(
-            self.encoder.frame(self._last, Kind.REQUEST, parts, last=size is None or size == len(body))
-        )
-        return self._last
+        return self.encoder.frame(self._last, Kind.REQUEST, parts, last=size is None or size == len(body))
 
     async def send(self, call: int, kind: Kind, *parts: Buffer, last: bool = False) -> None:
         await self.stream.send(self.encoder.frame(call, kind, parts, last=last))

@@ -199,6 +199,9 @@ class Gateway(ServerContext):
         without its files and what its operator may do, which are in its log."""
         if name is None or self._owner_of is None:
             return error
+        # Before the name is looked at: it may be what is refused.
+        if not isinstance(error, NotOwner) and not isinstance(error.__cause__, NotOwner):
+            return error
         index = self.store.container_of(name)
         if isinstance(error.__cause__, NotOwner):
             error = _worded_for_clients(error, index)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,8 @@ UNREAD_BYTES = 64 << 10
 """What a transport may keep for a client before its streams wait."""
 UNREAD_CALLS = 64
 """Calls of a client that does not read its answers: more are not read before it does."""
+TURN_CALLS = 64
+"""Calls that one session begins in a turn of the event loop."""
 _VIOLATION = "the session ended: {}"
 
 
@@ -67,6 +70,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         }
         self.frames = FrameEncoder()
         self._decoder = FrameDecoder()
+        self._arrived: deque[Frame] = deque()
+        """What the next turns take, at most what was read at once."""
         self._heads = HeadCache()
         self._calls: dict[int, SessionCall] = {}
         self._last_call = 0
@@ -74,7 +79,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self.is_input_ended = False
         self._bytes_dropped = 0
         self._is_paused = False
-        """Whether nothing is read until the client has read."""
+        """Whether nothing is read until the client has read, or what arrived is taken."""
         self._frame_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
@@ -97,6 +102,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         for timer in (self._timer, self._frame_timer):
             if timer is not None:
                 timer.cancel()
+        self._arrived.clear()
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call.disconnect()
@@ -119,10 +125,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._is_paused and not self.transport.is_closing():
-            self._is_paused = False
-            self.transport.resume_reading()
-            self._time_frame()
+        self._limit_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer  # shared by all connections: frames are copied out of it
@@ -134,18 +137,30 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
                 self.close()
             return
 
-        is_complete = False
         try:
-            for frame in self._decoder.feed(self._buffer[:nbytes]):
-                is_complete = True
-                self._take(frame)
+            self._arrived.extend(self._decoder.feed(self._buffer[:nbytes]))
         except TierlogError as error:
             self._refuse(error)
             return
 
-        if is_complete:
+        if self._arrived:
             self._stop_frame_timer()
         self._time_frame()
+        self._take_arrived()
+
+    def _take_arrived(self) -> None:
+        """N2: each call costs the loop time, and one read has thousands of them: other connections have their
+        turn in between."""
+        room = TURN_CALLS
+        try:
+            while self._arrived and room:
+                frame = self._arrived.popleft()
+                room -= frame.kind == Kind.REQUEST
+                self._take(frame)
+        except TierlogError as error:
+            self._refuse(error)
+        if self._arrived:
+            self._loop.call_soon(self._take_arrived)
         self._limit_reading()
 
     def _time_frame(self) -> None:
@@ -159,15 +174,17 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
 
     def _limit_reading(self) -> None:
         """H10: the bodies of calls whose answers are not read must not fill the memory meanwhile."""
-        if (
-            not self._is_paused
-            and not self.is_writable
-            and len(self._calls) > UNREAD_CALLS
-            and not self.transport.is_closing()
-        ):
-            self._is_paused = True
+        is_paused = bool(self._arrived) or (not self.is_writable and len(self._calls) > UNREAD_CALLS)
+        if is_paused is self._is_paused or self.transport.is_closing():
+            return
+
+        self._is_paused = is_paused
+        if is_paused:
             self.transport.pause_reading()
             self._stop_frame_timer()
+        else:
+            self.transport.resume_reading()
+            self._time_frame()
 
     def shutdown(self) -> None:
         """The server stops: take no more calls, and end after the ones that are here (rule N5)."""
@@ -267,6 +284,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
     def _refuse(self, error: TierlogError) -> None:
         """What came is no session: nothing more is read, and no answer is sent."""
         self._is_dropping = True
+        self._arrived.clear()
         calls = list(self._calls.values())
         self._end(_VIOLATION.format(error))
         for call in calls:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -79,6 +81,19 @@ def test_a_folder_that_was_moved_away_is_not_served(run: Run, folder: Path) -> N
     assert "container 0 was moved to" in refused.err.splitlines()[-1]
     assert f"`tierlog migrate {folder} --to {new} --confirm`" in refused.err.splitlines()[-1]
     assert "--undo" not in refused.err
+
+
+def test_e2_the_doctor_of_an_older_log_of_a_moved_store_names_the_new_place(run: Run, folder: Path) -> None:
+    make_store(folder)
+    older, new = folder.with_name("older"), folder.with_name("new")
+    shutil.copytree(folder / "wal", older)
+    assert run("migrate", str(folder), "--to", str(new), "--confirm").code == 0
+    shutil.rmtree(folder / "wal")
+    shutil.move(older, folder / "wal")
+    found = run("doctor", "--data", str(folder))
+    assert found.code == 1
+    assert f"container 0 was moved to {socket.gethostname()}:{new}: open the store there" in found.out
+    assert "adopt" not in found.out  # which is refused
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,21 @@ def test_chunks_are_recovered_where_they_are(run: Run, lost: Path, tmp_path: Pat
     assert run(*command, str(mounted)).code == 0
 
 
+@pytest.mark.parametrize("inner", ["lts/new", "new"])
+def test_no_store_is_recovered_into_another_one(run: Run, made: Path, tmp_path: Path, inner: str) -> None:
+    """Also not into the one that has the chunks."""
+    other = tmp_path / "other"
+    shutil.copytree(made, other)
+    before = sorted(made.rglob("*")), sorted(other.rglob("*"))
+    for outer in (made, other):
+        chunks, new = str(made / "lts"), outer / inner
+        refused = run("recover", "--from-lts", "--chunks", chunks, "--data", str(new))
+        assert (refused.code, is_one_line(refused.err)) == (1, True)
+        kind = "long-term storage" if inner.startswith("lts") else "store"
+        assert f"{new} is inside the {kind} {new.parent}: name that one" in refused.err
+    assert (sorted(made.rglob("*")), sorted(other.rglob("*"))) == before
+
+
 def test_a_folder_of_chunks_that_cannot_be_recovered_leaves_no_link(
     run: Run, lost: Path, tmp_path: Path
 ) -> None:

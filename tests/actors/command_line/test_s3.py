@@ -62,6 +62,17 @@ def test_an_endpoint_of_the_environment_that_is_no_url_is_named(
     assert f"the endpoint of S3 '{endpoint}' is not the URL of a service: write https://NAME" in refused.err
 
 
+@pytest.mark.parametrize("endpoint", ["http://me:a-password@127.0.0.1:1", "me:a-password@127.0.0.1:1"])
+def test_a_password_in_the_endpoint_of_the_environment_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, server: S3Server, folder: Path, endpoint: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    refused = piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE)
+    assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert "the endpoint of S3 must not contain a user name or a password: write" in refused.err
+    assert "a-password" not in refused.err + refused.out
+
+
 def test_a_config_file_and_the_option_must_not_contradict_each_other(
     server: S3Server, folder: Path, run: Run
 ) -> None:
@@ -95,6 +106,31 @@ def test_p8_no_copy_is_made_in_another_store_of_a_bucket(server: S3Server, folde
     # Beside it there is room, also for the next one.
     for name in ("second", "third"):
         assert run("backup", name, "--copy-to", f"{OTHER}-copies").code == 0
+
+
+def test_no_backup_is_restored_into_another_store(
+    server: S3Server, folder: Path, run: Run, tmp_path: Path
+) -> None:
+    make_store(folder)
+    copies, new = str(tmp_path / "copies"), tmp_path / "new"
+    assert run("backup", "first", "--copy-to", copies).code == 0
+
+    async def make_other() -> None:
+        async with BucketMachine(folder.with_name("cache"), server).open(OTHER) as store:
+            await store.create_segment(NAME)
+            await store.flush()
+
+    anyio.run(make_other)
+    before = set(server.objects())
+    for inner in (folder / "new", folder / "lts" / "new"):
+        refused = run("restore", "first", "--from", copies, "--data", str(inner))
+        assert (refused.code, is_one_line(refused.err), inner.exists()) == (1, True, False)
+        assert f"{inner} is inside the " in refused.err
+    inside = f"{OTHER}/new"
+    refused = run("restore", "first", "--from", copies, "--data", str(new), "--chunks", inside)
+    assert (refused.code, is_one_line(refused.err), new.exists()) == (1, True, False)
+    assert f"{inside}/ is inside the store {OTHER}/: name that one" in refused.err
+    assert set(server.objects()) == before
 
 
 def test_v14_a_recovery_does_not_shut_a_service_out_without_a_word(

@@ -25,6 +25,7 @@ from tierlog.actors.container.lts_boot import LtsBoot, claim_chain, read_boot
 from tierlog.actors.folder.chunk_location import ChunkLocation, encode_location
 from tierlog.actors.maintenance import migration
 from tierlog.actors.maintenance.migration import Migration
+from tierlog.actors.maintenance.migration_places import ChunkPlace
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 
@@ -143,6 +144,24 @@ async def test_e4_a_move_without_copies_that_was_cut_off_goes_on(bucket: Site) -
     async with bucket.opened("bucket-a") as store:
         await check_moved(store, before)
     assert (await bucket.move("old", "bucket-a")).is_complete
+
+
+async def test_e5_a_move_that_another_process_begins_meanwhile_is_the_same_move(
+    bucket: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bucket.opened("old") as store:
+        before = await filled(store)
+    refuse_nested = ChunkPlace.refuse_nested
+
+    async def begin_meanwhile(place: ChunkPlace) -> None:
+        monkeypatch.undo()
+        await bucket.move("old", "bucket-a", confirms=False)
+        await refuse_nested(place)
+
+    monkeypatch.setattr(ChunkPlace, "refuse_nested", begin_meanwhile)
+    assert (await bucket.move("old", "bucket-a")).is_complete
+    async with bucket.opened("bucket-a") as store:
+        await check_moved(store, before)
 
 
 @pytest.mark.extended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -111,6 +112,37 @@ async def test_n2_a_call_does_not_wait_for_the_one_before(tmp_path: Path) -> Non
         second, _ = await client.answer()
 
     assert (first, second) == (fast, slow)
+
+
+async def test_n2_many_calls_at_once_leave_other_connections_their_turn(tmp_path: Path) -> None:
+    calls, turn = 2000, 0
+    begun = Counter[int]()
+    release = anyio.Event()
+
+    async def flush() -> None:
+        begun[turn] += 1
+        await release.wait()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with (
+        open_store(tmp_path / "data", containers=1, config=CONFIG) as store,
+        serving(Wrapped(store, flush=flush), ServerLimits(requests=calls)) as served,
+        raw_session(served) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(count_turns)
+        await client.begin_all([("POST", "/v1/flush", b"{}", *JSON)] * calls)
+        await until(lambda: begun.total() == calls)
+        release.set()
+        assert {(await client.answer())[1].status for _ in range(calls)} == {200}
+        tasks.cancel_scope.cancel()
+
+    assert max(begun.values()) <= session.TURN_CALLS
 
 
 async def test_h12_a_full_server_refuses_calls_too(tmp_path: Path) -> None:

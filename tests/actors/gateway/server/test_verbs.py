@@ -310,6 +310,17 @@ async def test_h13_a_client_reads_that_the_container_moved_and_nothing_of_the_ho
     assert str(folder) not in str(unknown)
 
 
+async def test_h2_a_host_of_several_refuses_a_malformed_name(tmp_path: Path) -> None:
+    async with (
+        open_store(tmp_path / "data", containers=1) as store,
+        serving(store, owner_of=lambda container: None) as served,
+    ):
+        read = await served.http.get("/v1/segments/a%20b/info")
+        response = await append(served, "a b", b"x")
+
+    assert problem(read).code == problem(response).code == "invalid-argument"
+
+
 @pytest.mark.parametrize("owner", ["http://127.0.0.1:1", None])
 async def test_h13_another_hosts_segment_is_answered_with_its_owner(
     tmp_path: Path, owner: str | None
