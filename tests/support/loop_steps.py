@@ -8,6 +8,9 @@ in whichever step comes along.
 A step can still look too long, as a hypervisor counts the time for which it takes the processor away, and
 other programs share its caches: the best of some attempts counts, and limits grow with ``slowness``. Where
 only growth matters, count the calls of a step instead (``CallCounter``): they are the same on every machine.
+
+Event loops of other threads do not count: each thread has a time of its own, and the begin of a step in one
+with the end of a step in another made a step of a minute.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,6 +80,12 @@ class LoopSteps:
     """(seconds, what ran) of every step above the limit, in order."""
     _began: float = 0.0
     _collecting: float = 0.0
+    _thread: int = attrs.field(factory=threading.get_ident)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the thread of the event loop."""
+        return threading.get_ident() == self._thread
 
     def begin(self) -> None:
         self._began = self.clock()
@@ -88,6 +98,8 @@ class LoopSteps:
 
     def collected(self, phase: str, info: dict[str, int]) -> None:
         """A callback of Python's garbage collector."""
+        if not self.is_own:
+            return
         if phase == "start":
             self._collecting = self.clock()
         else:
@@ -123,6 +135,9 @@ def recorded_steps(limit: float, clock: Callable[[], float] = time.thread_time) 
             run = asyncio.Handle._run
 
             def timed(handle: asyncio.Handle) -> None:
+                if not steps.is_own:
+                    run(handle)
+                    return
                 steps.begin()
                 run(handle)
                 steps.end(handle)

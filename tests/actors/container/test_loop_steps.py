@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,11 +13,12 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import attrs
 import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner
-from support.loop_steps import CallCounter, LongestSteps
+from support.loop_steps import CallCounter, LongestSteps, recorded_steps
 from support.patience import scaled
 from tierlog import AttributeUpdate
 from tierlog.actors.container.checkpoint import CheckpointOptions
@@ -442,3 +445,25 @@ async def test_no_step_grows_with_the_number_of_attributes_in_a_page() -> None:
                 assert len(page.attributes) == limit
     few, many = longest.seconds["1024"], longest.seconds["4096"]
     assert many < 1.5 * few + 1000, longest.seconds
+
+
+async def test_steps_of_another_threads_event_loop_do_not_count() -> None:
+    """Each thread has a clock of its own: a step that began by the one and ended by the other took the whole
+    time that the process had run for."""
+    times = {threading.get_ident(): 60.0}
+    began, ended = threading.Event(), threading.Event()
+
+    def runs_meanwhile() -> None:
+        began.wait()
+        asyncio.run(asyncio.sleep(0))
+        ended.set()
+
+    with recorded_steps(1.0, lambda: times.get(threading.get_ident(), 0.0)) as steps:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, runs_meanwhile)
+            await anyio.sleep(0.001)
+            began.set()
+            ended.wait(scaled(30))
+
+    assert ended.is_set()
+    assert steps.longest == 0.0
