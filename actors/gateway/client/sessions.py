@@ -14,7 +14,9 @@ import anyio.abc
 import httpx
 
 from ....storage_backends.base.errors import TierlogError
+from ...kernel.event_loop import running_trio
 from ...kernel.event_source import EventSource
+from ...kernel.loop_stream import LoopStream, stream_of
 from ...kernel.lost_sockets import lost_sockets
 from ..wire import paths
 from ..wire.session import PROTOCOL
@@ -51,11 +53,15 @@ def is_session(head: bytes) -> bool:
 def dial_with(verify: ssl.SSLContext) -> Dial:
     async def dial(url: str) -> anyio.abc.ByteStream:
         parts = httpx.URL(url)
+        tls = verify if parts.scheme == "https" else None
+        port = parts.port or (80 if tls is None else 443)
         with lost_sockets():
-            if parts.scheme != "https":
-                return await anyio.connect_tcp(parts.host, parts.port or 80)
+            if running_trio() is None:
+                return await stream_of(await anyio.connect_tcp(parts.host, port), tls, parts.host)
+            if tls is None:
+                return await anyio.connect_tcp(parts.host, port)
             return await anyio.connect_tcp(
-                parts.host, parts.port or 443, tls=True, ssl_context=verify, tls_standard_compatible=False
+                parts.host, port, tls=True, ssl_context=tls, tls_standard_compatible=False
             )
 
     return dial
@@ -66,6 +72,8 @@ class AsyncSession:
 
     def __init__(self, stream: anyio.abc.ByteStream, events: EventSource) -> None:
         self._stream = stream
+        self._direct = stream if isinstance(stream, LoopStream) else None
+        self._is_flush_due = False
         self.events = events
         self.streams = WaitingStreams(events)
         self._due = events.new()
@@ -78,12 +86,15 @@ class AsyncSession:
         try:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
-                tasks.start_soon(self._write)
                 tasks.start_soon(self.streams.watch)
                 try:
-                    self.core.receive(begun)
-                    while self.core.is_open or not self.core.is_idle:
-                        self.core.receive(await self._stream.receive(READ_BYTES))
+                    is_open = self._receive(begun)
+                    if is_open and self._direct is not None:
+                        await self._direct.carry(self._receive, self._flush)
+                    elif is_open:
+                        tasks.start_soon(self._write)
+                        while self._receive(await self._stream.receive(READ_BYTES)):
+                            pass
                 except TierlogError as error:
                     reason = f"the server's frames are malformed: {error}"
                 except _LOST as error:
@@ -92,6 +103,11 @@ class AsyncSession:
         finally:
             self.core.fail(reason)
             await anyio.aclose_forcefully(self._stream)
+
+    def _receive(self, data: bytes) -> bool:
+        """Returns whether more may come."""
+        self.core.receive(data)
+        return self.core.is_open or not self.core.is_idle
 
     async def _write(self) -> None:
         try:
@@ -106,12 +122,34 @@ class AsyncSession:
             self.core.retire()
 
     def _wake_writer(self) -> None:
-        self._due.set()
+        if self._direct is None:
+            self._due.set()
+        elif not self._is_flush_due:
+            # Once for all calls that begin now.
+            self._is_flush_due = True
+            self._direct.soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        assert self._direct is not None
+        while self.core.has_output and self._direct.is_writable:
+            for part in self.core.take_output():
+                self._direct.write(part)
 
     # --- calls -------------------------------------------------------------------------------------
 
     def begin(self, request: Request, *, is_stream: bool = False) -> SessionCall:
         return self.core.begin(request, _nobody, is_stream=is_stream)
+
+    def begin_now(self, request: Request) -> SessionCall:
+        """``begin``, of a call that waits for no others to be sent with."""
+        if self._direct is None:
+            return self.begin(request)
+
+        self._is_flush_due = True
+        call = self.core.begin(request, _nobody)
+        self._flush()
+        return call
 
     async def wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
         """Return when ``is_there()``, or when the call has ended."""
