@@ -14,9 +14,8 @@ import anyio.abc
 import httpx
 
 from ....storage_backends.base.errors import TierlogError
-from ...kernel.event_loop import running_trio
+from ...kernel.byte_connection import ByteConnection, LoopConnection, byte_connection
 from ...kernel.event_source import EventSource
-from ...kernel.loop_stream import LoopStream, stream_of
 from ...kernel.lost_sockets import lost_sockets
 from ..wire import paths
 from ..wire.session import PROTOCOL
@@ -24,7 +23,6 @@ from .requests import Request
 from .session import ClientSession, SessionCall
 from .session_stream import WaitingStreams
 
-READ_BYTES = 256 << 10
 CONNECT_SECONDS = 3.0
 """Seconds to establish a connection; nothing is sent before."""
 UPGRADE_SECONDS = 2.0
@@ -44,24 +42,36 @@ def upgrade_request(url: str) -> bytes:
     ).encode()
 
 
-def is_session(head: bytes) -> bool:
-    """Whether the head of the answer begins a session."""
-    lines = head.lower().split(b"\r\n")
-    return lines[0].startswith(b"http/1.1 101") and b"upgrade: " + PROTOCOL.encode() in lines
+class _UpgradeAnswer:
+    """Reads the head of the answer, which may begin a session."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def room(self, shared: memoryview) -> memoryview:
+        return shared
+
+    def filled(self, shared: memoryview, size: int) -> bool:
+        self._data += shared[:size]
+        return b"\r\n\r\n" not in self._data and len(self._data) <= HEAD_BYTES_MAX
+
+    @property
+    def begun(self) -> bytes | None:
+        """What came of the session behind the head; None if it is refused."""
+        head, end, begun = self._data.partition(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        begins = lines[0].startswith(b"http/1.1 101") and b"upgrade: " + PROTOCOL.encode() in lines
+        return begun if begins and end else None
 
 
 def dial_with(verify: ssl.SSLContext) -> Dial:
     async def dial(url: str) -> anyio.abc.ByteStream:
         parts = httpx.URL(url)
-        tls = verify if parts.scheme == "https" else None
-        port = parts.port or (80 if tls is None else 443)
         with lost_sockets():
-            if running_trio() is None:
-                return await stream_of(await anyio.connect_tcp(parts.host, port), tls, parts.host)
-            if tls is None:
-                return await anyio.connect_tcp(parts.host, port)
+            if parts.scheme != "https":
+                return await anyio.connect_tcp(parts.host, parts.port or 80)
             return await anyio.connect_tcp(
-                parts.host, port, tls=True, ssl_context=tls, tls_standard_compatible=False
+                parts.host, parts.port or 443, tls=True, ssl_context=verify, tls_standard_compatible=False
             )
 
     return dial
@@ -70,9 +80,9 @@ def dial_with(verify: ssl.SSLContext) -> Dial:
 class AsyncSession:
     """One open session."""
 
-    def __init__(self, stream: anyio.abc.ByteStream, events: EventSource) -> None:
-        self._stream = stream
-        self._direct = stream if isinstance(stream, LoopStream) else None
+    def __init__(self, connection: ByteConnection, events: EventSource) -> None:
+        self._connection = connection
+        self._direct = connection if isinstance(connection, LoopConnection) else None
         self._is_flush_due = False
         self.events = events
         self.streams = WaitingStreams(events)
@@ -88,13 +98,13 @@ class AsyncSession:
                 self._scope = tasks.cancel_scope
                 tasks.start_soon(self.streams.watch)
                 try:
-                    is_open = self._receive(begun)
-                    if is_open and self._direct is not None:
-                        await self._direct.carry(self._receive, self._flush)
-                    elif is_open:
+                    self.core.receive(begun)
+                    if self._direct is None:
                         tasks.start_soon(self._write)
-                        while self._receive(await self._stream.receive(READ_BYTES)):
-                            pass
+                    else:
+                        self._direct.on_writable = self._flush
+                    if self.core.is_open:
+                        await self._connection.read(self.core)
                 except TierlogError as error:
                     reason = f"the server's frames are malformed: {error}"
                 except _LOST as error:
@@ -102,19 +112,14 @@ class AsyncSession:
                 tasks.cancel_scope.cancel()
         finally:
             self.core.fail(reason)
-            await anyio.aclose_forcefully(self._stream)
-
-    def _receive(self, data: bytes) -> bool:
-        """Returns whether more may come."""
-        self.core.receive(data)
-        return self.core.is_open or not self.core.is_idle
+            await self._connection.aclose()
 
     async def _write(self) -> None:
         try:
             while True:
                 while self.core.has_output:
                     for part in self.core.take_output():
-                        await self._stream.send(part)  # type: ignore[arg-type]  # any buffer will do
+                        await self._connection.send(part)
                 self._due = self.events.new()
                 await self._due.wait()
         except _LOST:
@@ -238,17 +243,19 @@ class Sessions:
                 server.is_late = True
                 return
 
+            connection: ByteConnection | None = None
             try:
-                found = await self._upgrade(url, stream)
+                connection = await byte_connection(stream)
+                found = await self._upgrade(url, connection)
             except BaseException:
-                await anyio.aclose_forcefully(stream)
+                await (anyio.aclose_forcefully(stream) if connection is None else connection.aclose())
                 raise
             if found is None:
                 server.refused_until = anyio.current_time() + REFUSED_SECONDS
-                await anyio.aclose_forcefully(stream)
+                await connection.aclose()
             else:
                 begun = found
-                session = server.session = AsyncSession(stream, self._events)
+                session = server.session = AsyncSession(connection, self._events)
         except _LOST:
             pass  # the request over plain HTTP meets it again, and says so
         finally:
@@ -261,15 +268,10 @@ class Sessions:
                 server.refused_until = anyio.current_time() + REFUSED_SECONDS
 
     @staticmethod
-    async def _upgrade(url: str, stream: anyio.abc.ByteStream) -> bytes | None:
+    async def _upgrade(url: str, connection: ByteConnection) -> bytes | None:
         """What came behind the answer that begins the session; None if it is refused."""
-        head = b""
+        answer = _UpgradeAnswer()
         with anyio.move_on_after(UPGRADE_SECONDS):
-            await stream.send(upgrade_request(url))
-            while b"\r\n\r\n" not in head:
-                if len(head) > HEAD_BYTES_MAX:
-                    return None
-                head += await stream.receive()
-            head, _, begun = head.partition(b"\r\n\r\n")
-            return begun if is_session(head) else None
-        return None
+            await connection.send(upgrade_request(url))
+            await connection.read(answer)
+        return answer.begun

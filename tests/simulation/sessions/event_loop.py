@@ -240,7 +240,7 @@ _SMALL: dict[ModuleType, dict[str, Any]] = {
         "STREAM_WINDOW": PIECE,
         "LARGE_BYTES": 700,
     },
-    session_call: {"BODY_WINDOW": WINDOW, "PIECE_BYTES": PIECE},
+    session_call: {"BODY_WINDOW": WINDOW, "PIECE_BYTES": PIECE, "COPIED_MAX": 500},
     session: {"IDLE_SECONDS": 5.0, "UNREAD_CALLS": 3, "FRAME_SECONDS": 10.0},
     write_side: {"WRITE_DELAY": 10.0},
     connections: {"READ_BYTES": 8192},

@@ -350,7 +350,7 @@ class SessionsRun:
             found += ["a request of a client"] * (statistics.in_flight + statistics.appends_waiting)
             for server in () if sessions is None else sessions._servers.values():
                 if server.session is not None and server.session.core.is_open:
-                    streams.append(server.session._stream)
+                    streams.append(server.session._connection._stream)
                     found += ["a call of a client's session" for _ in server.session.core._calls]
         for connection in self._network.connections:
             if not connection.client.is_closed and connection.client not in streams:
