@@ -219,5 +219,5 @@ async def byte_connection(stream: anyio.abc.ByteStream) -> ByteConnection:
         duplicate.close()
         raise
 
-    connection._transport.pause_reading()
+    connection._pause()
     return connection

@@ -8,6 +8,7 @@ unread bytes, or that gets bytes afterwards, resets the connection, and its clie
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -71,6 +72,8 @@ class ByteStream:
         self._carried = self._taken = 0
         self._fault_at = _LARGE
         self._on_way = 0
+        self._arrivals = deque[Callable[[], None]]()
+        """What is on its way, in order."""
         self._last = 0.0
         self._is_end_sent = False
 
@@ -135,13 +138,15 @@ class ByteStream:
     def _schedule(self, act: Callable[[], None]) -> None:
         at = trio.current_time() + self._random.expovariate(1 / self._options.delay)
         self._last = max(self._last, at)
-        self._agenda.at(self._last, lambda: self._due(act))
+        self._arrivals.append(act)
+        self._agenda.at(self._last, self._due)
 
-    def _due(self, act: Callable[[], None]) -> None:
+    def _due(self) -> None:
         if self._is_held:
-            self._agenda.at(self.held_until, lambda: self._due(act))
+            self._agenda.at(self.held_until, self._due)
         elif not self.is_lost:
-            act()
+            # The first one, whichever was due now: TCP keeps the order of what was held.
+            self._arrivals.popleft()()
 
     def _arrive(self, piece: bytes) -> None:
         self._on_way -= len(piece)
