@@ -144,6 +144,35 @@ async def test_a_reset_is_an_error_of_the_connection() -> None:
             await connection.read(Body(20))
 
 
+async def test_a_connection_that_the_other_side_ends_at_once_has_ended() -> None:
+    with peer(lambda accepted: None) as port:
+        stream = await anyio.connect_tcp("127.0.0.1", port)
+        await anyio.sleep(0.01)
+        connection = await byte_connection(stream)
+        for _ in range(2):
+            with pytest.raises(anyio.EndOfStream):
+                await connection.read(Body(20))
+        await connection.aclose()
+
+
+async def test_a_read_ends_when_another_task_closes_the_connection() -> None:
+    is_over = threading.Event()
+    async with connected(lambda accepted: is_over.wait()) as connection:
+
+        async def read() -> None:
+            with pytest.raises((OSError, anyio.ClosedResourceError, anyio.BrokenResourceError)):
+                await connection.read(Body(20))
+            is_over.set()
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await anyio.wait_all_tasks_blocked()
+                await connection.aclose()
+        finally:
+            is_over.set()
+
+
 async def test_what_the_reader_raises_comes_to_the_task_that_reads() -> None:
     class Refusing(Body):
         def filled(self, shared: memoryview, size: int) -> bool:
