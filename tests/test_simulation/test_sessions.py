@@ -49,7 +49,7 @@ def test_frames_show_what_a_middlebox_did_to_them(kind: str) -> None:
 
 
 def test_what_the_network_holds_arrives_in_order() -> None:
-    """Also if it is held for longer meanwhile, and if the network heals. Within a body nobody could see it."""
+    """Also if it is held for longer meanwhile, or the network heals: within a body nobody could see it."""
 
     async def run() -> None:
         agenda = Agenda()
