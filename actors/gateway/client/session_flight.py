@@ -36,9 +36,9 @@ class SessionFlight:
         self._landed: Landed | None = landed
         self.deadline = deadline
         self._received = session.core.received
-        flights[self] = send
         self._call = session.begin_now(send.request)
         self._call.wake = self._wake
+        flights[self] = send
 
     def _wake(self) -> None:
         call = self._call

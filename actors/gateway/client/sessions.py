@@ -152,9 +152,10 @@ class AsyncSession:
             return self.begin(request)
 
         self._is_flush_due = True
-        call = self.core.begin(request, _nobody)
-        self._flush()
-        return call
+        try:
+            return self.core.begin(request, _nobody)
+        finally:
+            self._flush()
 
     async def wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
         """Return when ``is_there()``, or when the call has ended."""
