@@ -5,9 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+import trio
+import trio.testing
+from simulation.fleets.network import Agenda
 from simulation.mutants.catalogue import CATALOGUE
 from simulation.run import run_seed
 from simulation.sessions.middleboxes import FrameFault, UpgradeFilter
+from simulation.sessions.streams import ByteStream, StreamOptions
 from simulation.sessions.world import FIRST_WITH_ONE_PORT, FIRST_WITH_SESSIONS
 
 from tierlog.actors.gateway.client.sessions import upgrade_request
@@ -52,6 +56,38 @@ def test_frames_show_what_a_middlebox_did_to_them(kind: str) -> None:
                 received += [found.payload for found in decoder.feed(passed)]
         assert fault.shows
         assert received == [b"%d" % number for number in range(len(received))]
+
+
+def test_what_the_network_holds_arrives_in_order() -> None:
+    """Also if it is held for longer meanwhile, or the network heals: within a body nobody could see it."""
+
+    async def run() -> None:
+        agenda = Agenda()
+        options = StreamOptions(delay=0.001, pieces=9, room=1 << 16)
+        stream = ByteStream(agenda, Random(1), options, lambda: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(agenda.run)
+            stream.hold(1.0)
+            stream.send(b"first, ")
+            await trio.sleep(0.5)
+            stream.hold(1.0)
+            stream.send(b"second, ")
+            await trio.sleep(0.6)
+            assert stream.unread == b""
+
+            await trio.sleep(0.5)
+            assert stream.unread == b"first, second, "
+
+            stream.hold(5.0)
+            stream.send(b"third, ")
+            await trio.sleep(0.5)
+            stream.heal()
+            stream.send(b"fourth")
+            await trio.sleep(10)
+            assert stream.unread == b"first, second, third, fourth"
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_a_middlebox_leaves_plain_http_alone() -> None:

@@ -1,5 +1,5 @@
-"""Sends the appends of many tasks: the awaiting shell around the coalescer. It has tasks that send one batch
-after the other, the pauses before a repeat, the waiters for full queues, and the deadlines of callers.
+"""Sends the appends of many tasks: the awaiting shell around the coalescer. It has the task that begins
+batches, the pauses before a repeat, the waiters for full queues, and the deadlines of callers and of batches.
 
 Cancellation: a cancelled caller leaves. Those of its appends that were not sent yet are never sent, those
 that were sent are carried out, and other callers of the same batch are not affected, because requests belong
@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
 from ....storage_backends.base.errors import Throttled, TierlogError
-from ...kernel.event_source import EventSource, OneShot
+from ...kernel.event_source import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from .attempts import ClientContext, RefreshMap, Send
 from .coalescer import AppendCall, Batch, BatchResult, Coalescer, ContainerQueue, PendingAppend
-from .requests import Response, TransportFailure, interpret
+from .requests import Call, Response, TransportFailure, interpret
+from .session_flight import SessionFlight
 from .spans import around_appends
+from .transport import AsyncTransport
 
 IN_FLIGHT_MAX = 4
 """Requests with appends to one server at a time."""
@@ -32,14 +35,14 @@ class Appender:
     def __init__(
         self,
         context: ClientContext,
-        send: Callable[[Send], Awaitable[Response | TransportFailure]],
+        transport: AsyncTransport,
         refresh_map: Callable[[RefreshMap], Awaitable[None]],
         tasks: anyio.abc.TaskGroup,
         events: EventSource,
         tracing: Tracing | None = None,
     ) -> None:
         self._context = context
-        self._send = send
+        self._transport = transport
         self._refresh_map = refresh_map
         self._tasks = tasks
         self._coalescer = Coalescer(context.map, context.random)
@@ -47,8 +50,10 @@ class Appender:
         self._tracing = tracing
         self._in_flight: dict[str, int] = {}
         self._is_sending = False
-        self._idle: list[OneShot] = []
-        """Tasks without a batch: to wake one costs less than to start one."""
+        """Batches are begun soon."""
+        self._due = events.new()
+        self._flights: dict[SessionFlight, None] = {}
+        self._has_ended = False
         self._room_waiters: dict[int, deque[anyio.Event]] = {}
         """Callers that wait for room, in order, by container."""
         self._waiters: dict[AppendCall, None] = {}
@@ -166,19 +171,21 @@ class Appender:
             waiters[0].set()
 
     async def watch_deadlines(self) -> None:
-        """End calls at their deadline. Runs as long as the client."""
+        """End batches and calls at their deadline. Runs as long as the client."""
         while True:
             await self._watch.wait()
-            while self._waiters:
-                first = next(iter(self._waiters))
-                left = first.deadline - self._context.clock()
-                if left > 0:
-                    await anyio.sleep(left)
-                elif not first.is_abandoned:
-                    first.give_up(f"no answer within {self._context.deadline:g} s")
-                else:
-                    # It was given up, and its caller has not run yet.
-                    await anyio.lowlevel.checkpoint()
+            while self._waiters or self._flights:
+                now = self._context.clock()
+                for flight in [flight for flight in self._flights if flight.deadline <= now]:
+                    flight.expire()
+                deadlines = [flight.deadline for flight in self._flights]
+                if self._waiters:
+                    first = next(iter(self._waiters))
+                    if first.deadline <= now and not first.is_abandoned:
+                        first.give_up(f"no answer within {self._context.deadline:g} s")
+                    deadlines.append(first.deadline)
+                # Its caller, if it was given up, has not run yet.
+                await anyio.sleep(max(0.0, min(deadlines, default=0.0) - now))
             self._watch = anyio.Event()
 
     async def drain(self) -> None:
@@ -189,6 +196,7 @@ class Appender:
 
     def end(self) -> None:
         """The client ends: end every call."""
+        self._has_ended = True
         for call in list(self._waiters):
             call.give_up("the client was closed meanwhile")
 
@@ -198,63 +206,65 @@ class Appender:
         """Make batches once the tasks that are ready now have run, so that all their appends share them."""
         if not self._is_sending:
             self._is_sending = True
-            # In a task of the client: a caller that is cancelled must not take the batch with it.
-            if self._idle:
-                self._idle.pop().set()
-            else:
-                self._tasks.start_soon(self._send_all)
+            self._due.set()
 
-    async def _send_all(self) -> None:
+    async def send(self) -> None:
+        """Begin batches when there is something to send. Runs as long as the client: a caller that is
+        cancelled must not take a batch with it."""
         while True:
+            await self._due.wait()
+            self._due = self._events.new()
             self._is_sending = False
-            await self._send_on(self._start_batches())
-            due = self._events.new()
-            self._idle.append(due)
-            await due.wait()
+            self._start_batches()
 
-    def _start_batches(self) -> Batch | None:
-        """Start what can go. Returns the last batch, which the task that asks sends itself: a task for each
-        would cost more than to make the batch."""
-        last: Batch | None = None
+    def _start_batches(self) -> None:
         # Several at once: each server has room of its own.
         while (batch := self._coalescer.take(self._has_room)) is not None:
             self._in_flight[batch.url] = self._in_flight.get(batch.url, 0) + 1
             self.batches += 1
             for queue in batch.queues:
                 self._admit_next(queue)
-            if last is not None:
-                self._tasks.start_soon(self._send_on, last)
-            last = batch
-        return last
+            self._begin_batch(batch)
 
     def _has_room(self, url: str) -> bool:
         return self._in_flight.get(url, 0) < IN_FLIGHT_MAX
 
-    async def _send_on(self, batch: Batch | None) -> None:
-        """Send a batch, and then what gathered meanwhile."""
-        while batch is not None:
-            batch = await self._send_batch(batch)
+    def _begin_batch(self, batch: Batch) -> None:
+        call, spans = batch.call(), () if self._tracing is None else batch.spans
+        deadline = batch.deadline
+        seconds = deadline - self._context.clock()
+        send = Send(batch.url, call.request, seconds, batch.containers, links=spans)
+        if seconds > 0 and (session := self._transport.session_with(batch.url)) is not None:
+            landed = partial(self._landed, batch, call)
+            self._flights[self._transport.begin(session, send, deadline, landed)] = None
+        else:
+            self._tasks.start_soon(self._exchange, batch, call, send)
 
-    async def _send_batch(self, batch: Batch) -> Batch | None:
-        """One request, and what its answer means. Returns the next batch."""
-        try:
-            call, spans = batch.call(), () if self._tracing is None else batch.spans
-            send = Send(
-                batch.url, call.request, batch.seconds(self._context.clock()), batch.containers, links=spans
-            )
-            answer = interpret(call, await self._send(send))
-        finally:
-            self._in_flight[batch.url] -= 1
-        result = self._coalescer.complete(batch, answer, self._context.clock())
-        # Answered callers run first: what they append now joins what gathered meanwhile.
-        await anyio.lowlevel.checkpoint()
-        following = self._free(result.free)
+    async def _exchange(self, batch: Batch, call: Call[list[Outcome]], send: Send) -> None:
+        """Over plain HTTP, or while there is no session yet."""
+        self._answered(batch, call, await self._transport.send(send))
+
+    def _landed(
+        self,
+        batch: Batch,
+        call: Call[list[Outcome]],
+        flight: SessionFlight,
+        answer: Response | TransportFailure,
+    ) -> None:
+        del self._flights[flight]
+        self._answered(batch, call, answer)
+
+    def _answered(self, batch: Batch, call: Call[list[Outcome]], answer: Response | TransportFailure) -> None:
+        """What the answer to a batch means."""
+        if self._has_ended:  # and with it all callers
+            return
+
+        self._in_flight[batch.url] -= 1
+        outcomes = interpret(call, answer)
+        result = self._coalescer.complete(batch, outcomes, self._context.clock())
         if result.held:
-            if following is not None:
-                self._tasks.start_soon(self._send_on, following)
-            await self._pause(batch, result)
-            following = self._free(result.held)
-        return following
+            self._tasks.start_soon(self._pause, batch, result)
+        self._free(result.free)
 
     async def _pause(self, batch: Batch, result: BatchResult) -> None:
         """Before the queues continue: refresh the map, and wait unless their containers have moved."""
@@ -262,12 +272,16 @@ class Appender:
             await self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
             # Their new owner has refused nothing yet.
             if all(self._context.map.url_of(queue.container) != batch.url for queue in result.held):
+                self._free(result.held)
                 return
 
             self._context.map.asks_all = True
         await anyio.sleep(result.pause)
+        self._free(result.held)
 
-    def _free(self, queues: list[ContainerQueue]) -> Batch | None:
+    def _free(self, queues: list[ContainerQueue]) -> None:
         for queue in queues:
             queue.is_busy = False
-        return self._start_batches()
+        # Answered callers run before: what they append now joins what gathered meanwhile.
+        if self._coalescer.has_waiting:
+            self._send_soon()

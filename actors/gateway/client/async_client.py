@@ -97,7 +97,7 @@ class Client(ClientBase, Closable, SegmentVerbs):
         self._has_ended = False
         """Nothing may be sent any more. A closed client still finishes its appends, which takes requests."""
         self._tables = tables.ClientTables(self._run)
-        self._appender = Appender(context, transport.send, self._refresh_map, tasks, events, tracing)
+        self._appender = Appender(context, transport, self._refresh_map, tasks, events, tracing)
 
     # --- changing --------------------------------------------------------------------------------
 
@@ -441,6 +441,7 @@ class Client(ClientBase, Closable, SegmentVerbs):
         """Usable inside the body. At its end, appends with waiting callers are finished; if the body fails,
         they end with an error."""
         self._tasks.start_soon(self._appender.watch_deadlines)
+        self._tasks.start_soon(self._appender.send)
         # Every request needs it: the number of containers decides where a segment is.
         await self._drive(attempts.load_first_map(self._context))
         # After the first map, which it would ask for a second time.

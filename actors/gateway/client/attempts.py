@@ -54,6 +54,10 @@ class Send:
     links: tuple[object, ...] = ()
     """The spans of the calls that share the request, if they are traced."""
 
+    def described(self, what: str) -> str:
+        """``what`` became of it, with its target."""
+        return f"{self.request.method} {self.url}{self.request.path}: {what}"
+
 
 @attrs.frozen
 class Pause:

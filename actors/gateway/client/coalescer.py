@@ -197,10 +197,11 @@ class Batch:
         items = [append.item for append in self.appends]
         return requests.append(items[0]) if self.appends[0].alone else requests.batch(items)
 
-    def seconds(self, now: float) -> float:
-        """Seconds until the latest deadline of its callers."""
+    @property
+    def deadline(self) -> float:
+        """The latest deadline of its callers."""
         # A caller whose deadline is earlier gives up by itself; the answer still counts for the others.
-        return max(append.call.deadline for append in self.appends) - now
+        return max([append.call.deadline for append in self.appends])
 
     @property
     def spans(self) -> tuple[object, ...]:
@@ -251,8 +252,8 @@ class Coalescer:
         return queue
 
     @property
-    def waiting(self) -> int:
-        return sum(len(queue.waiting) for queue in self._queues.values())
+    def has_waiting(self) -> bool:
+        return any(queue.waiting for queue in self._queues.values())
 
     def take(self, has_room: Callable[[str], bool]) -> Batch | None:
         """The next batch for a server that ``has_room`` for one more; None if nothing can go now."""

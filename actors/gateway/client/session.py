@@ -5,11 +5,13 @@ not sent, whatever was handed over: the server says so when it ends the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument
+from ...kernel.filled_bytes import FilledBytes
+from ..wire.headers import parse_number
 from ..wire.session import (
     BODY_WINDOW,
     CALL_MAX,
@@ -31,13 +33,18 @@ from .requests import Request, Response
 CALL_WINDOW = 4 << 20
 """Bytes of an answer that may be on their way; they are taken as they come."""
 LARGE_BYTES = 64 << 10
-"""A piece of a body that is sent by itself."""
+"""A piece of a body that is sent by itself; an answer that is received where it stays."""
+PLACED_MAX = 256 << 20
+"""An answer that is larger comes in pieces: its size is the server's word, for which memory is taken."""
+_HEAD_ROOM = 4096
+"""Bytes that are received for the head of a frame whose payload has a place: what comes with it is copied."""
 STREAM_WINDOW = 256 << 10
 """The same of a tail, whose reader takes them."""
 
 
 _NOTHING = memoryview(b"")
 _NO_HEADERS: Mapping[str, str] = {}
+_OTHER_SIZE = "the body of an answer has another size than its head says"
 
 
 @lru_cache(1024)
@@ -50,7 +57,9 @@ class SessionCall:
     """One call and what has come of its answer."""
 
     __slots__ = (
+        "_body",
         "_credit",
+        "_placed",
         "_rest",
         "_taken",
         "_window",
@@ -78,6 +87,9 @@ class SessionCall:
         self.status = 0
         self.headers: Mapping[str, str] = _NO_HEADERS
         self.pieces: list[bytes] = []
+        self._body: FilledBytes | None = None
+        """The body of a large answer, of which ``_placed`` bytes have a place, in place of pieces."""
+        self._placed = 0
         self._rest = memoryview(body) if body else _NOTHING
         self._credit = BODY_WINDOW
         self._window = window
@@ -85,8 +97,32 @@ class SessionCall:
 
     @property
     def response(self) -> Response:
+        if self._body is not None:
+            return Response(self.status, self.headers, self._body.take())
+
         pieces = self.pieces
         return Response(self.status, self.headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _expect(self, size: int, begin: bytes) -> None:
+        """The answer has ``size`` bytes, and begins so."""
+        self._body = FilledBytes(size)
+        self._place(len(begin))[:] = begin
+
+    def _place(self, size: int) -> memoryview:
+        """Where the next bytes of its body go."""
+        assert self._body is not None
+        begin, self._placed = self._placed, self._placed + size
+        if self._placed > len(self._body.view):
+            raise InvalidArgument(_OTHER_SIZE)  # N3
+        return self._body.view[begin : self._placed]
+
+    @property
+    def _is_short(self) -> bool:
+        return self._body is not None and self._placed < len(self._body.view)
+
+    @property
+    def _fits_window(self) -> bool:
+        return self._body is not None and len(self._body.view) <= self._window
 
 
 class ClientSession:
@@ -95,7 +131,9 @@ class ClientSession:
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
         self._frames = FrameEncoder()
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(self._place)
+        self._expects_head = False
+        """The next frame is probably one more of a body that has a place."""
         self._calls: dict[int, SessionCall] = {}
         self._last = 0
         self._out: list[tuple[SessionCall, Kind, tuple[Buffer, ...], bool]] = []
@@ -198,11 +236,31 @@ class ClientSession:
 
     # --- frames in ---------------------------------------------------------------------------------
 
+    def room(self, shared: memoryview) -> memoryview:
+        """Where the next bytes are received."""
+        return self._decoder.rest or (shared[:_HEAD_ROOM] if self._expects_head else shared)
+
+    def filled(self, shared: memoryview, size: int) -> bool:
+        """So many are there. Returns whether there is more to come. Raises as ``receive``."""
+        if self._decoder.rest:
+            self._take_all(self._decoder.placed(size))
+        else:
+            self.receive(shared[:size])
+        return self.is_open or not self.is_idle
+
     def receive(self, data: Buffer) -> None:
         """Raises ``TierlogError`` if what comes is no session: then ``fail`` comes next."""
-        for frame in self._decoder.feed(data):
+        self._take_all(self._decoder.feed(data))
+
+    def _take_all(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
             self.received += 1
+            self._expects_head = bool(frame.placed and not frame.is_last)
             self._take(frame)
+
+    def _place(self, id: int, size: int) -> memoryview | None:
+        call = self._calls.get(id)
+        return None if call is None or call._body is None else call._place(size)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == Kind.END:
@@ -226,7 +284,9 @@ class ClientSession:
             raise InvalidArgument(f"a frame of kind {frame.kind} does not belong here")
         else:
             self._take_answer(call, frame)
-        call.wake()
+        # Who waits for a whole answer is not woken for each piece of it.
+        if call.is_stream or call.is_ended:
+            call.wake()
 
     def _take_answer(self, call: SessionCall, frame: Frame) -> None:
         data = frame.payload
@@ -234,12 +294,18 @@ class ClientSession:
             answer = decode_answer(data)
             call.status, data = answer.status, answer.body
             call.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
-        if data:
+            length = call.headers.get("content-length", "0")
+            size = 0 if call.is_stream or frame.is_last else parse_number("content-length", length)
+            if LARGE_BYTES <= size <= PLACED_MAX:
+                call._expect(size, data)
+        if data and call._body is None:
             call.pieces.append(data)
         if frame.is_last:
+            if call._is_short:
+                raise InvalidArgument(_OTHER_SIZE)  # N3
             self._finish(call)
-        elif data and not call.is_stream:
-            self._grant(call, len(data))
+        elif not (call.is_stream or call._fits_window):
+            self._grant(call, len(data) + frame.placed)
 
     def _finish(self, call: SessionCall, failure: str = "") -> None:
         del self._calls[call.id]

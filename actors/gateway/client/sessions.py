@@ -14,6 +14,7 @@ import anyio.abc
 import httpx
 
 from ....storage_backends.base.errors import TierlogError
+from ...kernel.byte_connection import ByteConnection, LoopConnection, byte_connection
 from ...kernel.event_source import EventSource
 from ...kernel.lost_sockets import lost_sockets
 from ..wire import paths
@@ -22,7 +23,6 @@ from .requests import Request
 from .session import ClientSession, SessionCall
 from .session_stream import WaitingStreams
 
-READ_BYTES = 256 << 10
 CONNECT_SECONDS = 3.0
 """Seconds to establish a connection; nothing is sent before."""
 UPGRADE_SECONDS = 2.0
@@ -42,10 +42,26 @@ def upgrade_request(url: str) -> bytes:
     ).encode()
 
 
-def is_session(head: bytes) -> bool:
-    """Whether the head of the answer begins a session."""
-    lines = head.lower().split(b"\r\n")
-    return lines[0].startswith(b"http/1.1 101") and b"upgrade: " + PROTOCOL.encode() in lines
+class _UpgradeAnswer:
+    """Reads the head of the answer, which may begin a session."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def room(self, shared: memoryview) -> memoryview:
+        return shared
+
+    def filled(self, shared: memoryview, size: int) -> bool:
+        self._data += shared[:size]
+        return b"\r\n\r\n" not in self._data and len(self._data) <= HEAD_BYTES_MAX
+
+    @property
+    def begun(self) -> bytes | None:
+        """What came of the session behind the head; None if it is refused."""
+        head, end, begun = self._data.partition(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        begins = lines[0].startswith(b"http/1.1 101") and b"upgrade: " + PROTOCOL.encode() in lines
+        return begun if begins and end else None
 
 
 def dial_with(verify: ssl.SSLContext) -> Dial:
@@ -64,8 +80,10 @@ def dial_with(verify: ssl.SSLContext) -> Dial:
 class AsyncSession:
     """One open session."""
 
-    def __init__(self, stream: anyio.abc.ByteStream, events: EventSource) -> None:
-        self._stream = stream
+    def __init__(self, connection: ByteConnection, events: EventSource) -> None:
+        self._connection = connection
+        self._direct = connection if isinstance(connection, LoopConnection) else None
+        self._is_flush_due = False
         self.events = events
         self.streams = WaitingStreams(events)
         self._due = events.new()
@@ -78,12 +96,15 @@ class AsyncSession:
         try:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
-                tasks.start_soon(self._write)
                 tasks.start_soon(self.streams.watch)
                 try:
                     self.core.receive(begun)
-                    while self.core.is_open or not self.core.is_idle:
-                        self.core.receive(await self._stream.receive(READ_BYTES))
+                    if self._direct is None:
+                        tasks.start_soon(self._write)
+                    else:
+                        self._direct.on_writable = self._flush
+                    if self.core.is_open:
+                        await self._connection.read(self.core)
                 except TierlogError as error:
                     reason = f"the server's frames are malformed: {error}"
                 except _LOST as error:
@@ -91,14 +112,14 @@ class AsyncSession:
                 tasks.cancel_scope.cancel()
         finally:
             self.core.fail(reason)
-            await anyio.aclose_forcefully(self._stream)
+            await self._connection.aclose()
 
     async def _write(self) -> None:
         try:
             while True:
                 while self.core.has_output:
                     for part in self.core.take_output():
-                        await self._stream.send(part)  # type: ignore[arg-type]  # any buffer will do
+                        await self._connection.send(part)
                 self._due = self.events.new()
                 await self._due.wait()
         except _LOST:
@@ -106,12 +127,35 @@ class AsyncSession:
             self.core.retire()
 
     def _wake_writer(self) -> None:
-        self._due.set()
+        if self._direct is None:
+            self._due.set()
+        elif not self._is_flush_due:
+            # Once for all calls that begin now.
+            self._is_flush_due = True
+            self._direct.soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        assert self._direct is not None
+        while self.core.has_output and self._direct.is_writable:
+            for part in self.core.take_output():
+                self._direct.write(part)
 
     # --- calls -------------------------------------------------------------------------------------
 
     def begin(self, request: Request, *, is_stream: bool = False) -> SessionCall:
         return self.core.begin(request, _nobody, is_stream=is_stream)
+
+    def begin_now(self, request: Request) -> SessionCall:
+        """``begin``, of a call that waits for no others to be sent with."""
+        if self._direct is None:
+            return self.begin(request)
+
+        self._is_flush_due = True
+        try:
+            return self.core.begin(request, _nobody)
+        finally:
+            self._flush()
 
     async def wait(self, call: SessionCall, is_there: Callable[[], object]) -> None:
         """Return when ``is_there()``, or when the call has ended."""
@@ -200,17 +244,19 @@ class Sessions:
                 server.is_late = True
                 return
 
+            connection: ByteConnection | None = None
             try:
-                found = await self._upgrade(url, stream)
+                connection = await byte_connection(stream)
+                found = await self._upgrade(url, connection)
             except BaseException:
-                await anyio.aclose_forcefully(stream)
+                await (anyio.aclose_forcefully(stream) if connection is None else connection.aclose())
                 raise
             if found is None:
                 server.refused_until = anyio.current_time() + REFUSED_SECONDS
-                await anyio.aclose_forcefully(stream)
+                await connection.aclose()
             else:
                 begun = found
-                session = server.session = AsyncSession(stream, self._events)
+                session = server.session = AsyncSession(connection, self._events)
         except _LOST:
             pass  # the request over plain HTTP meets it again, and says so
         finally:
@@ -223,15 +269,10 @@ class Sessions:
                 server.refused_until = anyio.current_time() + REFUSED_SECONDS
 
     @staticmethod
-    async def _upgrade(url: str, stream: anyio.abc.ByteStream) -> bytes | None:
+    async def _upgrade(url: str, connection: ByteConnection) -> bytes | None:
         """What came behind the answer that begins the session; None if it is refused."""
-        head = b""
+        answer = _UpgradeAnswer()
         with anyio.move_on_after(UPGRADE_SECONDS):
-            await stream.send(upgrade_request(url))
-            while b"\r\n\r\n" not in head:
-                if len(head) > HEAD_BYTES_MAX:
-                    return None
-                head += await stream.receive()
-            head, _, begun = head.partition(b"\r\n\r\n")
-            return begun if is_session(head) else None
-        return None
+            await connection.send(upgrade_request(url))
+            await connection.read(answer)
+        return answer.begun

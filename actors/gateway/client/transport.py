@@ -27,6 +27,7 @@ from .attempts import Send
 from .container_map import ContainerMapCache
 from .requests import POLL_SECONDS, Request, Response, StartsStream, TransportFailure
 from .session import SessionCall
+from .session_flight import Landed, SessionFlight
 from .session_stream import Cancellable, Flights, SessionStream
 from .sessions import CONNECT_SECONDS, AsyncSession, Sessions
 from .spans import LINKS, around_exchange
@@ -97,7 +98,7 @@ def _connect_seconds(send: Send) -> float:
 def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> TransportFailure:
     return TransportFailure(
         body.is_begun and not isinstance(error, _NOT_SENT),
-        _described(send, describe(send.url, error, _connect_seconds(send))),
+        send.described(describe(send.url, error, _connect_seconds(send))),
     )
 
 
@@ -135,10 +136,6 @@ def _scheme_advice(url: str, error: Exception) -> str:
     if scheme == "http" and any(sign in text for sign in _TLS):
         return f"; if it speaks TLS, use https://{rest}"
     return ""
-
-
-def _described(send: Send, what: str) -> str:
-    return f"{send.request.method} {send.url}{send.request.path}: {what}"
 
 
 def _joined(pieces: list[bytes]) -> bytes:
@@ -181,13 +178,24 @@ class AsyncTransport:
                     return await self._over_http(send, attempt)
                 return await self._in_session(session, send, attempt)
             except TimeoutError:
-                return TransportFailure(False, _described(send, _late(CONNECT_SECONDS)))
+                return TransportFailure(False, send.described(_late(CONNECT_SECONDS)))
             finally:
                 del self._flights[scope]
 
         if attempt.is_connecting and self.sessions is not None:
-            return TransportFailure(False, _described(send, _late(_connect_seconds(send))))
-        return TransportFailure(attempt.is_sent, _described(send, "no answer in time"))
+            return TransportFailure(False, send.described(_late(_connect_seconds(send))))
+        return TransportFailure(attempt.is_sent, send.described("no answer in time"))
+
+    def session_with(self, url: str) -> AsyncSession | None:
+        """The open session with a server, for ``begin``; None if exchanges with it need a task."""
+        # A span around an exchange belongs to a task.
+        return None if self.sessions is None or self._tracing is not None else self.sessions.open_at(url)
+
+    def begin(self, session: AsyncSession, send: Send, deadline: float, landed: Landed) -> SessionFlight:
+        """Begin an exchange at once, without a task that waits for it: ``landed`` is called with its
+        result."""
+        self.requests += 1
+        return SessionFlight(session, send, self._flights, deadline, landed)
 
     @staticmethod
     async def _session(sessions: Sessions, url: str) -> AsyncSession | None:
@@ -221,7 +229,7 @@ class AsyncTransport:
                 if anyio.current_time() >= attempt.deadline and session.core.received == received:
                     session.retire()
         if call.failure:
-            return TransportFailure(call.is_sent, _described(send, call.failure))
+            return TransportFailure(call.is_sent, send.described(call.failure))
         return call.response
 
     async def _over_http(self, send: Send, attempt: _Attempt) -> Response | TransportFailure:
@@ -249,7 +257,7 @@ class AsyncTransport:
         except httpx.HTTPError as error:
             return _broken(send, body, error)
         except OSError as error:
-            return TransportFailure(body.is_begun, _described(send, f"the connection broke: {error}"))
+            return TransportFailure(body.is_begun, send.described(f"the connection broke: {error}"))
 
     def stream(self, send: Send) -> AsyncStream | SessionStream:
         """A tail's bytes as they come, once it is entered and open."""

@@ -36,8 +36,6 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 BYTES_TYPE = "application/octet-stream"
 SMALL_BYTES = 64 << 10
 """What a transport keeps for a client that does not read: answers up to this size need no room."""
-STEP_BYTES = 16 << 10
-"""The most bytes that a decoder is given in one step of the event loop: those of 400 small items."""
 RAW = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 """Bytes, in schemas."""
 S = TypeVar("S", bound=ServerContext)
@@ -147,7 +145,12 @@ class HttpCall(Generic[S]):
                 return await self._large_body(body, arrival)
 
         pieces: list[bytes] = []
-        await self._take_pieces(maximum, pieces.append)
+
+        def keep(piece: bytes) -> tuple[int, ...]:
+            pieces.append(piece)
+            return ()
+
+        await self._take_pieces(maximum, keep)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _large_body(self, body: LargeBody, arrival: Arrival) -> bytes:
@@ -166,21 +169,22 @@ class HttpCall(Generic[S]):
         self.counts.request_bytes += body.received
         return body.take()
 
-    async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], int]) -> None:
-        """Call ``take`` with each piece of the body as it arrives, of ``STEP_BYTES`` at most. It returns the
-        bytes that what it has made of them takes besides, which count as the body's do (rule H12)."""
-        self._check_head(content_type, maximum)
-        await self._take_pieces(maximum, take, STEP_BYTES)
-
-    async def _take_pieces(
-        self, maximum: int, take: Callable[[bytes], int | None], step: int | None = None
+    async def in_steps(
+        self, content_type: str, maximum: int, steps: Callable[[bytes], Iterable[int]]
     ) -> None:
+        """Take each step of ``steps(piece)``, for each piece of the body as it arrives, in a step of the
+        event loop. It gives the bytes that what was made takes besides, which count as the body's do (rule
+        H12)."""
+        self._check_head(content_type, maximum)
+        await self._take_pieces(maximum, steps)
+
+    async def _take_pieces(self, maximum: int, steps: Callable[[bytes], Iterable[int]]) -> None:
         size, more = 0, True
         arrival = self._arrival = Arrival(self.server)
         whole = self.scope.get("tierlog.whole_body")
         if whole is not None and (body := whole()) is not None:
             # Nothing to wait for, and so no deadline.
-            await self._take_piece(arrival, body, len(body), maximum, take, step)
+            await self._take_piece(arrival, body, len(body), maximum, steps)
             self.counts.request_bytes += len(body)
             return
 
@@ -194,7 +198,7 @@ class HttpCall(Generic[S]):
 
                 piece, more = message.get("body", b""), message.get("more_body", False)
                 size += len(piece)
-                await self._take_piece(arrival, piece, size, maximum, take, step)
+                await self._take_piece(arrival, piece, size, maximum, steps)
 
         if arrival.is_dropped or scope.cancelled_caught:
             raise self._incomplete()
@@ -207,8 +211,7 @@ class HttpCall(Generic[S]):
         piece: bytes,
         size: int,
         maximum: int,
-        take: Callable[[bytes], int | None],
-        step: int | None,
+        steps: Callable[[bytes], Iterable[int]],
     ) -> None:
         """``size``: of all pieces so far."""
         if not piece:
@@ -219,11 +222,11 @@ class HttpCall(Generic[S]):
             raise body_too_large(self.scope["path"], maximum)
 
         arrival.take(size)
-        for start in range(0, len(piece), step or len(piece)):
-            if start:
+        for number, made in enumerate(steps(piece)):
+            if number:
                 await anyio.lowlevel.checkpoint()
-            part = piece[start : start + step] if step else piece
-            arrival.add(take(part) or 0)
+            if made:
+                arrival.add(made)
 
     def passed_arrival(self) -> Arrival:
         """How the body arrives that is passed on with ``next_piece``."""

@@ -6,13 +6,13 @@ parser knows nothing of these bytes, so the connection continues with a new one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import anyio
 
 from ....storage_backends.base.errors import Throttled
+from ...kernel.filled_bytes import FilledBytes
 
 if TYPE_CHECKING:
     from .connection import HttpConnection
@@ -34,11 +34,8 @@ class LargeBody:
         """``begun`` is here already; it is shorter than ``size``."""
         self._connection = connection
         self._admit = admit
-        # ``bytes`` without another reference: what is written to the view is in them, and they are handed
-        # out as they are.
-        self._memory = BytesIO(bytes(size))
-        self._view = self._memory.getbuffer()
-        self._view[: len(begun)] = begun
+        self._bytes = FilledBytes(size)
+        self._bytes.view[: len(begun)] = begun
         self._size = size
         self._ended = anyio.Event()
         self.received = len(begun)
@@ -63,7 +60,7 @@ class LargeBody:
 
     @property
     def room(self) -> memoryview:
-        return self._view[self.received :]
+        return self._bytes.view[self.received :]
 
     def add(self, size: int) -> None:
         self.received += size
@@ -83,8 +80,7 @@ class LargeBody:
     def lose(self) -> None:
         """The connection is lost before the end of the body. Frees the memory, whoever refers to this."""
         self.is_lost = True
-        self._view.release()
-        self._memory = BytesIO()
+        self._bytes.drop()
         self._ended.set()
 
     async def wait(self) -> None:
@@ -93,6 +89,4 @@ class LargeBody:
 
     def take(self) -> bytes:
         """Return the whole body; once, when it is complete."""
-        self._view.release()
-        memory, self._memory = self._memory, BytesIO()  # no second reference to the bytes
-        return memory.getvalue()
+        return self._bytes.take()

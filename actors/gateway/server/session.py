@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, TierlogError
 from ...telemetry.logging import get_logger
 from ..wire.session import (
@@ -246,12 +247,13 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         """Whether the client reads. A byte that it has not read yet does not show that it reads slowly."""
         return self.is_writable or self.transport.get_write_buffer_size() <= UNREAD_BYTES
 
-    def write(self, frames: list[bytes]) -> None:
+    def write(self, parts: list[Buffer]) -> None:
+        """Frames, in as many parts as need not be joined."""
         if not self.transport.is_closing():
-            if len(frames) == 1:
-                self.transport.write(frames[0])
+            if len(parts) == 1:
+                self.transport.write(parts[0])
             else:
-                self.transport.writelines(frames)
+                self.transport.writelines(parts)
 
     def later(self, seconds: float, act: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(seconds, act)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import anyio
 
+from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument
 from ..wire.session import (
     BODY_WINDOW,
@@ -24,7 +25,7 @@ from ..wire.session import (
     number_parts,
 )
 from . import write_side
-from .exchange import App, Exchange, check_headers
+from .exchange import COPIED_MAX, App, Exchange, check_headers
 from .fan_out import Chunk
 
 if TYPE_CHECKING:
@@ -248,11 +249,13 @@ class SessionCall(Exchange):
 
     def _pump(self) -> None:
         """Send what the window allows."""
-        frames: list[bytes] = []
-        encode, is_last = self._session.frames.frame, False
+        written: list[Buffer] = []
+        is_last = False
         while not is_last and (self._head or self._pending or self._is_whole):
             size = min(len(self._pending), self._credit, PIECE_BYTES)
-            if self._pending and not size:
+            if self._head and size > COPIED_MAX:
+                size = 0  # the client has a place for a large body once it has the head
+            elif self._pending and not size:
                 break
             piece, self._pending = self._pending[:size], self._pending[size:]
             self._credit -= size
@@ -262,9 +265,11 @@ class SessionCall(Exchange):
                 self._head = None
             else:
                 parts, kind = (piece,), Kind.BODY
-            frames.append(encode(self.id, kind, parts, last=is_last))
-        if frames:
-            self._session.write(frames)
+            head = self._session.frames.head(self.id, kind, sum(map(len, parts)), last=is_last)
+            # As in HTTP, a large piece is not copied behind its head.
+            written += (head, *parts) if size > COPIED_MAX else (b"".join((head, *parts)),)
+        if written:
+            self._session.write(written)
         if not self._pending:
             self._drop_pending()
         elif self._timer is None:

@@ -7,7 +7,7 @@ cut off has no effect (rule H7).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....storage_backends.base.errors import (
@@ -134,12 +134,12 @@ async def receive_batch(call: HttpCall[Any], append_bytes_max: int) -> list[Batc
     decoder = BatchDecoder(BatchLimits(limits.batch_items, append_bytes_max))
     items: list[BatchItem] = []
 
-    def decode(piece: bytes) -> int:
-        decoded = decoder.feed(piece)
-        items.extend(decoded)
-        return ITEM_MEMORY * len(decoded)
+    def decode(piece: bytes) -> Iterator[int]:
+        for decoded in decoder.steps(piece):
+            items.extend(decoded)
+            yield ITEM_MEMORY * len(decoded)
 
-    await call.each_piece(BATCH_TYPE, limits.batch_bytes, decode)
+    await call.in_steps(BATCH_TYPE, limits.batch_bytes, decode)
     # H7: nothing reaches the store before the last byte was decoded.
     decoder.finish()
     return items

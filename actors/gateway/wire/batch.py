@@ -51,6 +51,8 @@ EVENTS_MAX = 1 << 20
 ITEM_MEMORY = 1 << 10
 """Bytes for which an item counts besides its own, until its batch is answered: it costs a handful of objects,
 and its refusal some more."""
+STEP_ITEMS = 400
+"""The most items that are decoded in one step of the event loop."""
 _PROBLEMS = 128
 
 _HEAD = struct.Struct(">4sHI")
@@ -164,6 +166,7 @@ class BatchDecoder:
     def __init__(self, limits: BatchLimits | None = None) -> None:
         self._limits = limits or BatchLimits()
         self._buffer = bytearray()
+        """The begin of what is not complete."""
         self._names: list[str] = []
         self._names_left = -1
         """-1: the head has not been read."""
@@ -171,12 +174,24 @@ class BatchDecoder:
 
     def feed(self, data: Buffer) -> list[BatchItem]:
         """``InvalidArgument`` if the bytes are not a batch; the decoder cannot be used afterwards."""
-        self._buffer += data
-        # It is released before the deletion: a bytearray with a view of it cannot shrink.
-        with memoryview(self._buffer) as view:
+        return [item for items in self.steps(data) for item in items]
+
+    def steps(self, data: Buffer) -> Iterator[list[BatchItem]]:
+        """``feed``, in steps of about a millisecond, of which all are taken before the next call."""
+        begun, self._buffer = self._buffer, bytearray()
+        if begun:
+            begun += data
+            data = begun
+        with memoryview(data) as view:
             items, position = self._decode(view)
-        del self._buffer[:position]
-        return items
+            while len(items) == STEP_ITEMS:
+                yield items
+                items, position = self._take_items(view, position)
+            if position or not begun:
+                begun = bytearray(view[position:])
+        # What was begun before, and is not complete yet, is not copied again.
+        self._buffer = begun
+        yield items
 
     def finish(self) -> None:
         if self._names_left or self._items_left or self._buffer:
@@ -233,7 +248,7 @@ class BatchDecoder:
         """The hot loop: about 2 us an item."""
         items: list[BatchItem] = []
         end, names, left, bytes_max = len(view), self._names, self._items_left, self._limits.append_bytes
-        while left:
+        while left and len(items) < STEP_ITEMS:
             start = position + _ITEM.size
             if start > end:
                 break

@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ....storage_backends.base.checksum import Buffer
@@ -90,6 +90,8 @@ class Frame(NamedTuple):
     kind: int
     is_last: bool
     payload: bytes
+    placed: int = 0
+    """Bytes of the payload that are in the memory that was chosen for them, and not in ``payload``."""
 
 
 class RequestHead(NamedTuple):
@@ -131,27 +133,45 @@ class FrameEncoder:
         return _FRAME.pack(size, sequence, call, kind, LAST if last else 0)
 
 
+Place = Callable[[int, int], memoryview | None]
+"""``place(call, size)``: memory of that size for what follows of the call's body; None: in the frame."""
+_NOTHING = memoryview(b"")
+
+
+def _nowhere(call: int, size: int) -> None:
+    """Bodies come in their frames."""
+
+
 class FrameDecoder:
     """Frames out of bytes as they come. Holds the begin of one frame and nothing else."""
 
-    __slots__ = ("_begun", "_sequence")
+    __slots__ = ("_begun", "_place", "_placing", "_sequence", "rest")
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place = _nowhere) -> None:
         self._begun = bytearray()
+        self._place = place
+        self._placing: Frame | None = None
+        """The frame whose payload is being placed."""
         self._sequence = 0
+        self.rest = _NOTHING
+        """Memory for the rest of it. What is received there, and not fed, is not copied: see ``placed``."""
 
     @property
     def is_inside(self) -> bool:
         """Whether a frame has begun and is not complete."""
-        return bool(self._begun)
+        return bool(self._begun or self.rest)
 
     def feed(self, data: Buffer) -> Iterator[Frame]:
         """The frames that are complete now. ``data`` may be used again once all are taken."""
         if self._begun:
             self._begun += data
             data, self._begun = self._begun, bytearray()
-        position, end = 0, len(data)
+        end = len(data)
         with memoryview(data) as view:
+            position = min(len(self.rest), end)
+            if position:
+                self.rest[:position] = view[:position]
+                yield from self.placed(position)
             while end - position >= FRAME_HEAD_BYTES:
                 size, sequence, call, kind, flags = _FRAME.unpack_from(view, position)
                 # N1: before the payload arrives, which would be kept in memory.
@@ -164,14 +184,30 @@ class FrameDecoder:
                 if kind not in _KINDS or flags & ~LAST:
                     raise InvalidArgument(f"there is no frame of kind {kind} with the flags {flags}")
                 begin = position + FRAME_HEAD_BYTES
-                if end - begin < size:
+                memory = self._place(call, size) if kind == Kind.BODY and size else None
+                if memory is None and end - begin < size:
                     break
 
-                position = begin + size
+                position = min(begin + size, end)
                 self._sequence = (sequence + 1) & 0xFFFFFFFF
-                yield Frame(call, kind, flags == LAST, bytes(view[begin:position]))
+                if memory is None:
+                    yield Frame(call, kind, flags == LAST, bytes(view[begin:position]))
+                else:
+                    self._placing, self.rest = Frame(call, kind, flags == LAST, b"", size), memory
+                    memory[: position - begin] = view[begin:position]
+                    yield from self.placed(position - begin)
             if position < end:
                 self._begun = bytearray(view[position:])
+
+    def placed(self, size: int) -> tuple[Frame, ...]:
+        """``size`` more bytes are in ``rest``. The frame, if that were all."""
+        self.rest = self.rest[size:]
+        if self.rest or self._placing is None:
+            return ()
+
+        frame, self._placing = self._placing, None
+        self.rest = _NOTHING  # an empty view, too, would keep the memory from being handed out
+        return (frame,)
 
 
 def joined_head(texts: Iterable[str]) -> bytes:

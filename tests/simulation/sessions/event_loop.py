@@ -31,6 +31,7 @@ from tierlog.actors.gateway.server import (
     write_side,
 )
 from tierlog.actors.gateway.wire import session as wire_session
+from tierlog.actors.kernel import byte_connection
 
 from ..fleets.network import Agenda
 from ..gates import Gate, Killed
@@ -167,6 +168,17 @@ class HostLoop:
             _running.reset(token)
 
 
+class _Client:
+    """In place of the gate of a host."""
+
+    alive, frozen = True, False
+
+
+def client_loop(agenda: Agenda) -> HostLoop:
+    """That of a client, whose process is never killed and does not stand still. It has no tasks."""
+    return HostLoop(agenda, _Client(), None)  # type: ignore[arg-type]
+
+
 class Event:
     """``asyncio.Event``."""
 
@@ -240,7 +252,7 @@ _SMALL: dict[ModuleType, dict[str, Any]] = {
         "STREAM_WINDOW": PIECE,
         "LARGE_BYTES": 700,
     },
-    session_call: {"BODY_WINDOW": WINDOW, "PIECE_BYTES": PIECE},
+    session_call: {"BODY_WINDOW": WINDOW, "PIECE_BYTES": PIECE, "COPIED_MAX": 500},
     session: {"IDLE_SECONDS": 5.0, "UNREAD_CALLS": 3, "FRAME_SECONDS": 10.0},
     write_side: {"WRITE_DELAY": 10.0},
     connections: {"READ_BYTES": 8192},
@@ -254,7 +266,7 @@ _SMALL: dict[ModuleType, dict[str, Any]] = {
 def simulated_server() -> Iterator[None]:
     """Servers run in loops of simulated hosts, and what bounds bytes is small."""
     with ExitStack() as stack:
-        for module in (connection, connections, exchange, session, session_call, write_side):
+        for module in (byte_connection, connection, connections, exchange, session, session_call, write_side):
             stack.enter_context(mock.patch.object(module, "asyncio", AsyncioNames))
         stack.enter_context(mock.patch.object(connection, "select", SelectNames))
         for module in (exchange, fan_out):

@@ -8,6 +8,7 @@ unread bytes, or that gets bytes afterwards, resets the connection, and its clie
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -17,9 +18,11 @@ import anyio.abc
 import attrs
 import trio
 
+from tierlog.actors.kernel.byte_connection import LoopConnection
+
 from ..fleets.network import Agenda
 from ..invariants import Broken
-from .event_loop import HostLoop
+from .event_loop import HostLoop, client_loop
 
 _LARGE = 1 << 40
 DELAY = 0.0005
@@ -71,6 +74,8 @@ class ByteStream:
         self._carried = self._taken = 0
         self._fault_at = _LARGE
         self._on_way = 0
+        self._arrivals = deque[Callable[[], None]]()
+        """What is on its way, in order."""
         self._last = 0.0
         self._is_end_sent = False
 
@@ -135,13 +140,15 @@ class ByteStream:
     def _schedule(self, act: Callable[[], None]) -> None:
         at = trio.current_time() + self._random.expovariate(1 / self._options.delay)
         self._last = max(self._last, at)
-        self._agenda.at(self._last, lambda: self._due(act))
+        self._arrivals.append(act)
+        self._agenda.at(self._last, self._due)
 
-    def _due(self, act: Callable[[], None]) -> None:
+    def _due(self) -> None:
         if self._is_held:
-            self._agenda.at(self.held_until, lambda: self._due(act))
+            self._agenda.at(self.held_until, self._due)
         elif not self.is_lost:
-            act()
+            # The first one, whichever was due now: TCP keeps the order of what was held.
+            self._arrivals.popleft()()
 
     def _arrive(self, piece: bytes) -> None:
         self._on_way -= len(piece)
@@ -239,6 +246,20 @@ class ClientEnd(anyio.abc.ByteStream):
         self.is_closed = False
         self._is_lost = False
         self._changed = anyio.Event()
+        self._transport: ClientTransport | None = None
+
+    def become(self, transport: ClientTransport, protocol: Any) -> None:
+        """What comes is for ``protocol`` from now on."""
+        self._transport, has_room = transport, self._up.on_room
+
+        def on_room() -> None:
+            has_room()
+            self._wake()
+
+        self._up.on_room = on_room
+        transport.begin(protocol)
+        if self._is_lost:
+            transport.lose()
 
     @property
     def extra_attributes(self) -> dict[Any, Any]:
@@ -252,6 +273,8 @@ class ClientEnd(anyio.abc.ByteStream):
     def lose(self) -> None:
         self._is_lost = True
         self._wake()
+        if self._transport is not None:
+            self._transport.lose()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         await anyio.lowlevel.checkpoint()
@@ -302,12 +325,12 @@ class ClientEnd(anyio.abc.ByteStream):
 
 
 class ServerEnd:
-    """A transport, of which the server uses no more than this."""
+    """A transport, of which protocols use no more than this."""
 
     def __init__(self, connection: Connection, loop: HostLoop) -> None:
         self._connection = connection
-        self._up, self._down = connection.up, connection.down
-        self._up.on_data, self._down.on_room = self._read_soon, self._room
+        self._incoming, self._outgoing = self._streams(connection)
+        self._incoming.on_data, self._outgoing.on_room = self._read_soon, self._room
         self._loop = loop
         self._protocol: Any = None
         self._buffer = bytearray()
@@ -315,6 +338,16 @@ class ServerEnd:
         self._is_closing = self._is_end_due = self._is_reading_paused = self._is_writing_paused = False
         self._is_reading = self._has_read_end = self._has_sent_end = False
         self.is_closed = False
+
+    @staticmethod
+    def _streams(connection: Connection) -> tuple[ByteStream, ByteStream]:
+        """What comes, and what goes."""
+        return connection.up, connection.down
+
+    @property
+    def _has_refused(self) -> bool:
+        """What came."""
+        return bool(self._protocol._is_dropping)
 
     def begin(self, protocol: Any) -> None:
         self._protocol = protocol
@@ -324,7 +357,7 @@ class ServerEnd:
     # --- what the network says -------------------------------------------------------------------
 
     def _read_soon(self) -> None:
-        if self.is_closed and self._up.unread:
+        if self.is_closed and self._incoming.unread:
             self._connection.reset()
         elif not (self._is_reading or self._is_closing or self._is_reading_paused):
             self._is_reading = True
@@ -334,15 +367,15 @@ class ServerEnd:
         self._is_reading = False
         if self._is_closing or self._is_reading_paused:
             return
-        if self._up.unread:
+        if self._incoming.unread:
             room = self._protocol.get_buffer(-1)
-            data = self._up.take(len(room))
+            data = self._incoming.take(len(room))
             room[: len(data)] = data
             self._protocol.buffer_updated(len(data))
-            if self._up.has_shown_fault and not self._protocol._is_dropping and not self._is_closing:
-                raise Broken(f"{_GOES_ON}\nthe server of connection {self._connection.number}")
+            if self._incoming.has_shown_fault and not self._has_refused and not self._is_closing:
+                raise Broken(f"{_GOES_ON}\n{type(self).__name__} of connection {self._connection.number}")
             self._read_soon()
-        elif self._up.is_ended and not self._has_read_end:
+        elif self._incoming.is_ended and not self._has_read_end:
             self._has_read_end = True
             if not self._protocol.eof_received():
                 self.close()
@@ -366,7 +399,7 @@ class ServerEnd:
 
     @property
     def has_unread(self) -> bool:
-        return bool(self._up.unread)
+        return bool(self._incoming.unread)
 
     def set_protocol(self, protocol: Any) -> None:
         self._protocol = protocol
@@ -423,10 +456,10 @@ class ServerEnd:
     def _flush(self) -> None:
         if self.is_closed or not self._loop.gate.alive:
             return
-        if self._buffer and (room := self._down.room):
+        if self._buffer and (room := self._outgoing.room):
             data = bytes(self._buffer[:room])
             del self._buffer[:room]
-            self._down.send(data)
+            self._outgoing.send(data)
         is_paused = len(self._buffer) > self._high
         if is_paused is not self._is_writing_paused:
             self._is_writing_paused = is_paused
@@ -435,7 +468,7 @@ class ServerEnd:
             return
         if self._is_end_due and not self._has_sent_end:
             self._has_sent_end = True
-            self._down.send_end()
+            self._outgoing.send_end()
         if self._is_closing:
             self._loop.call_soon(self._lost, None)
 
@@ -449,11 +482,35 @@ class ServerEnd:
             return
         self.is_closed = True
         self._protocol.connection_lost(error)
-        if self._up.unread:
+        if self._incoming.unread:
             self._connection.reset()
         if not self._has_sent_end:
-            self._down.send_end()
+            self._outgoing.send_end()
         self._connection.closed()
+
+
+class ClientTransport(ServerEnd):
+    """The client's end as a client on asyncio has it: what comes is a call."""
+
+    @staticmethod
+    def _streams(connection: Connection) -> tuple[ByteStream, ByteStream]:
+        return connection.down, connection.up
+
+    @property
+    def _has_refused(self) -> bool:
+        return self._protocol._failure is not None
+
+
+async def loop_connection(stream: anyio.abc.ByteStream) -> LoopConnection:
+    """``byte_connection``, as on asyncio."""
+    assert isinstance(stream, ClientEnd)
+    loop = client_loop(stream._connection._agenda)
+    loop.enter()
+    connection = LoopConnection(stream)  # type: ignore[arg-type]
+    stream.become(ClientTransport(stream._connection, loop), connection)
+    await anyio.lowlevel.checkpoint()
+    connection._pause()
+    return connection
 
 
 def _nothing() -> None:

@@ -13,13 +13,15 @@ all that clients know is true of the segments' bytes (``workloads.py``).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from random import Random
+from unittest import mock
 
 import anyio
 import anyio.abc
 import trio
 
+from tierlog.actors.gateway.client import sessions
 from tierlog.actors.gateway.client.async_client import Client, open_client
 from tierlog.actors.gateway.client.attempts import ClientContext
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
@@ -35,6 +37,7 @@ from .hosts import CONTAINERS, Host, HostSite, Placement
 from .middleboxes import PROXIES
 from .network import Network, Swarm
 from .plain_http import transport_of
+from .streams import loop_connection
 from .workloads import (
     Committer,
     Counter,
@@ -85,6 +88,7 @@ class SessionsRun:
         self._placement.hosts = self.site.hosts
         self._shared = Shared(trace)
         self._deadline = random.choice((1.0, 4.0, 20.0))
+        self._is_on_trio = Random(f"clients {seed}").random() < 0.4
         self._workloads: list[Workload] = []
         self._tails: list[Tail] = []
         self._tasks: anyio.abc.TaskGroup
@@ -98,7 +102,7 @@ class SessionsRun:
         return self._shared.calls
 
     async def body(self) -> None:
-        with simulated_server():
+        with simulated_server(), self._client_connections():
             async with anyio.create_task_group() as self._tasks:
                 for task in (self._agenda.run, self._placement.keep_open, self._placement.tell):
                     self._tasks.start_soon(task)
@@ -111,6 +115,12 @@ class SessionsRun:
                 self._tasks.cancel_scope.cancel()
 
     # --- clients ---------------------------------------------------------------------------------
+
+    def _client_connections(self) -> AbstractContextManager[object]:
+        """Those of clients on trio, or on asyncio."""
+        if self._is_on_trio:
+            return nullcontext()
+        return mock.patch.object(sessions, "byte_connection", loop_connection)
 
     async def _with_clients(self) -> None:
         async with AsyncExitStack() as stack:
@@ -378,7 +388,7 @@ class SessionsRun:
             found += ["a request of a client"] * (statistics.in_flight + statistics.appends_waiting)
             for server in () if sessions is None else sessions._servers.values():
                 if server.session is not None and server.session.core.is_open:
-                    streams.append(server.session._stream)
+                    streams.append(server.session._connection._stream)
                     found += ["a call of a client's session" for _ in server.session.core._calls]
         for connection in self._network.connections:
             if not connection.client.is_closed and connection.client not in streams:

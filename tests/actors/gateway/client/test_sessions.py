@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -22,10 +23,11 @@ from support.service import service
 from tierlog import OutcomeUnknown, Unavailable
 from tierlog.actors.gateway.client import sessions
 from tierlog.actors.gateway.client.requests import Request
-from tierlog.actors.gateway.client.session import STREAM_WINDOW, ClientSession
+from tierlog.actors.gateway.client.session import LARGE_BYTES, PLACED_MAX, STREAM_WINDOW, ClientSession
 from tierlog.actors.gateway.server import session as server_session
 from tierlog.actors.gateway.wire.session import (
     BODY_WINDOW,
+    PIECE_BYTES,
     FrameDecoder,
     FrameEncoder,
     Kind,
@@ -332,14 +334,14 @@ class Peer:
 
     def __init__(self) -> None:
         self.session = ClientSession(lambda: None)
-        self._encoder = FrameEncoder()
+        self.encoder = FrameEncoder()
         self._decoder = FrameDecoder()
 
     def get(self, path: str, *, is_stream: bool = False) -> Any:
         return self.session.begin(Request("GET", path), lambda: None, is_stream=is_stream)
 
     def receive(self, call: int, kind: Kind, *parts: Buffer, last: bool = False) -> None:
-        self.session.receive(self._encoder.frame(call, kind, parts, last=last))
+        self.session.receive(self.encoder.frame(call, kind, parts, last=last))
 
     def answer(self, call: int, body: bytes, *, last: bool = True) -> None:
         self.receive(call, Kind.ANSWER, *answer_parts(200, [], body), last=last)
@@ -406,6 +408,92 @@ def test_n3_a_streams_window_opens_as_its_reader_takes_bytes() -> None:
     assert len(peer.session.take(call)) == STREAM_WINDOW
 
     assert peer.sent() == [(1, Kind.WINDOW, struct.pack(">I", STREAM_WINDOW))]
+
+
+def _begin_large(peer: Peer, size: int, begin: bytes = b"") -> None:
+    parts = answer_parts(200, [(b"content-length", b"%d" % size)], begin)
+    peer.receive(1, Kind.ANSWER, *parts)
+
+
+@pytest.mark.parametrize("begin", [0, 1000], ids=["head first", "with its begin"])
+def test_n3_a_large_answer_is_whole_however_it_comes(begin: int) -> None:
+    peer, data = Peer(), os.urandom(LARGE_BYTES)
+    call = peer.get("/a")
+    _begin_large(peer, len(data), data[:begin])
+    peer.receive(1, Kind.BODY, data[begin:30_000])
+    peer.receive(1, Kind.BODY, data[30_000:], last=True)
+
+    assert call.is_ended
+    assert call.response.body == data
+
+
+def test_n3_a_large_answer_is_received_where_it_stays() -> None:
+    peer, data, shared = Peer(), os.urandom(PIECE_BYTES), memoryview(bytearray(1 << 16))
+    call = peer.get("/a")
+    frames = [
+        peer.encoder.frame(
+            1, Kind.ANSWER, answer_parts(200, [(b"content-length", b"%d" % (8 * len(data)))], b"")
+        )
+    ]
+    frames += [peer.encoder.frame(1, Kind.BODY, (data,), last=number == 7) for number in range(8)]
+    sent, position = memoryview(b"".join(frames)), 0
+    tracemalloc.start()
+    while position < len(sent):
+        size = min(len(room := peer.session.room(shared)), len(sent) - position)
+        room[:size] = sent[position : position + size]
+        del room
+        position += size
+        assert peer.session.filled(shared, size)
+    body = call.response.body
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert body == data * 8
+    assert peak < 9 * len(data), "it is nowhere else"
+
+
+@pytest.mark.parametrize("sent", [LARGE_BYTES - 1, LARGE_BYTES + 1])
+def test_n3_an_answer_of_another_size_than_its_head_says_ends_the_session(sent: int) -> None:
+    peer = Peer()
+    peer.get("/a")
+    _begin_large(peer, LARGE_BYTES)
+
+    with pytest.raises(InvalidArgument, match="another size"):
+        peer.receive(1, Kind.BODY, bytes(sent), last=True)
+
+
+def test_n3_no_memory_is_taken_for_any_size_that_a_server_names() -> None:
+    peer = Peer()
+    call = peer.get("/a")
+    _begin_large(peer, PLACED_MAX + 1)
+    peer.receive(1, Kind.BODY, b"so little", last=True)
+
+    assert call.response.body == b"so little"
+
+
+def test_n3_an_answer_within_its_window_needs_no_more_of_it() -> None:
+    peer = Peer()
+    peer.get("/a")
+    peer.sent()
+    _begin_large(peer, 4 << 20)
+    for number in range(16):
+        peer.receive(1, Kind.BODY, bytes(256 << 10), last=number == 15)
+
+    assert peer.sent() == []
+
+
+def test_n6_what_is_on_its_way_of_a_cancelled_calls_body_is_dropped() -> None:
+    peer, shared = Peer(), memoryview(bytearray(1 << 16))
+    call = peer.get("/a")
+    _begin_large(peer, LARGE_BYTES)
+    frame = peer.encoder.frame(1, Kind.BODY, (bytes(LARGE_BYTES),), last=True)
+    peer.session.receive(frame[:1000])
+    peer.session.cancel(call)
+    other = peer.get("/b")
+    assert peer.session.filled(shared, len(peer.session.room(shared)))
+    peer.answer(2, b"next")
+
+    assert other.response.body == b"next"
 
 
 def test_n6_what_still_comes_of_a_cancelled_call_is_dropped() -> None:

@@ -202,6 +202,22 @@ async def test_n3_a_body_comes_as_far_as_its_window_and_on_when_it_is_taken(a: S
     assert (await a.store.segment_info("a")).length == size
 
 
+async def test_n1_the_head_of_a_large_answer_comes_first(a: ServedStore) -> None:
+    """So that its client has memory for what follows."""
+    data = bytes(range(256)) * 2048
+    await a.store.append("a", data)
+    async with raw_session(a) as client:
+        await client.begin("GET", "/v1/segments/a/bytes", b"", "range", "bytes=0-")
+        frames = [await client.next()]
+        while not frames[-1].is_last:
+            frames.append(await client.next())
+
+    answer = decode_answer(frames[0].payload)
+    assert dict(answer.headers)[b"content-length"] == b"%d" % len(data)
+    assert answer.body == b""
+    assert b"".join(frame.payload for frame in frames[1:]) == data
+
+
 async def test_n4_a_reader_that_takes_nothing_holds_up_no_other_call(a: ServedStore) -> None:
     await a.store.append("a", b"x" * 5000)
     async with raw_session(a) as client:

@@ -88,6 +88,51 @@ def test_n1_frames_do_not_depend_on_how_their_bytes_arrive(cuts: list[int]) -> N
     assert decoded(*(GOLDEN[start:end] for start, end in pairwise(bounds))) == decoded(GOLDEN)
 
 
+@given(st.lists(st.tuples(st.integers(1, 2000), st.booleans()), max_size=8))
+def test_n1_a_body_comes_into_the_memory_that_is_chosen_for_it(arrivals: list[tuple[int, bool]]) -> None:
+    """``arrivals``: bytes that come at once, and whether they are received where they stay."""
+    encoder, body = FrameEncoder(), bytes(range(256)) * 8
+    sent = b"".join(
+        (
+            encoder.frame(1, Kind.BODY, (body[:1000],)),
+            encoder.frame(2, Kind.BODY, (b"other",)),
+            encoder.frame(1, Kind.BODY),
+            encoder.frame(1, Kind.BODY, (body[1000:],), last=True),
+            encoder.frame(3, Kind.CANCEL),
+        )
+    )
+    memory, chosen = bytearray(len(body)), 0
+
+    def place(call: int, size: int) -> memoryview | None:
+        nonlocal chosen
+        if call != 1:
+            return None
+        chosen += size
+        return memoryview(memory)[chosen - size : chosen]
+
+    decoder, found, position = FrameDecoder(place), list[Frame](), 0
+    for size, is_direct in [*arrivals, (len(sent), False)]:
+        data = sent[position : position + size]
+        if is_direct and decoder.rest:
+            data = data[: len(decoder.rest)]
+            decoder.rest[: len(data)] = data
+            found += decoder.placed(len(data))
+        else:
+            found += decoder.feed(data)
+        position += len(data)
+        assert decoder.is_inside or not decoder.rest
+    assert list(decoder.feed(sent[position:])) == [] or position < len(sent)
+
+    assert memory == body
+    assert found == [
+        Frame(1, Kind.BODY, False, b"", 1000),
+        Frame(2, Kind.BODY, False, b"other"),
+        Frame(1, Kind.BODY, False, b""),
+        Frame(1, Kind.BODY, True, b"", len(body) - 1000),
+        Frame(3, Kind.CANCEL, False, b""),
+    ]
+
+
 @pytest.mark.parametrize("order", [[0, 0], [0, 2], [1, 0], [0, 1, 1], [1]], ids=str)
 def test_n1_a_frame_that_is_lost_doubled_or_out_of_order_is_noticed(order: list[int]) -> None:
     encoder = FrameEncoder()
