@@ -89,6 +89,8 @@ def session() -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.parquet.compression.codec": "uncompressed",
+        # As docs/spark.md recommends.
+        "spark.python.unix.domain.socket.enabled": "true",
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
