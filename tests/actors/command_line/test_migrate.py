@@ -79,7 +79,7 @@ def test_a_folder_that_was_moved_away_is_not_served(run: Run, folder: Path) -> N
     refused = run("serve", str(folder), "--listen", "127.0.0.1:0", "--hosts", "1")
     assert (refused.code, refused.out) == (1, "")
     assert "container 0 was moved to" in refused.err.splitlines()[-1]
-    assert f"`tierlog migrate {folder} --to {new} --confirm`" in refused.err.splitlines()[-1]
+    assert f"`tierlog migrate {folder} --to {new}`, with" in refused.err.splitlines()[-1]
     assert "--undo" not in refused.err
 
 

@@ -51,9 +51,13 @@ DATA = bytes(200_000)
 DOWN = Fault(FaultKind.BEFORE)
 
 
-async def test_with_long_term_storage_down_at_open_the_claim_comes_before_the_first_write() -> None:
+def takes_no_writes(call: Call) -> Fault | None:
+    return DOWN if call.verb == "create_with_content" else None
+
+
+async def test_with_nothing_writable_at_open_the_claim_comes_before_the_first_write() -> None:
     world = ContainerWorld()
-    world.chunks.script = lambda call: DOWN
+    world.chunks.script = takes_no_writes
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
         assert await owner.store.read("s", 0, 10) == b"abc"
@@ -302,7 +306,7 @@ async def test_j6_nobody_goes_on_above_numbers_near_their_end(n: int, epoch: int
 async def test_a_claim_above_that_came_while_this_one_was_made_ends_the_ownership(adopt: bool) -> None:
     """W8: the list before the claim did not have it yet."""
     world = ContainerWorld()
-    world.chunks.script = lambda call: DOWN
+    world.chunks.script = takes_no_writes
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks, attrs.evolve(OPTIONS, adopt=adopt))
         await make(owner.store, "s", b"abc")

@@ -197,8 +197,8 @@ async def test_a_log_in_files_is_recovered_and_read_where_a_crash_left_it() -> N
         return LocalLog(SimulatedFiles(disk), "/wal", b"l" * 16, LocalLogOptions(file_size=64 << 10))
 
     async with anyio.create_task_group() as tasks:
-        world.chunks.script = lambda call: DOWN
         owner = await world.start(tasks, log=make_log())
+        world.chunks.script = lambda call: DOWN
         await append_all(owner, "s", DATA[: 5 * CACHE])
         for end in range(6 * CACHE, len(DATA) + 1, CACHE):
             await owner.crash()
