@@ -117,7 +117,7 @@ def test_a_peer_that_cannot_be_fetched_is_named_and_the_others_run(tmp_path: Pat
     assert sqlite["value"] > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.extended)])
 def test_an_interrupt_ends_the_servers_and_removes_the_data(tmp_path: Path, number: signal.Signals) -> None:
     with start(tmp_path, "tierlog-service", "one", "--rounds", "1000") as process:
         assert process.stderr is not None

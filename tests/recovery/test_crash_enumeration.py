@@ -48,7 +48,7 @@ from tierlog.storage_backends.chunks.filesystem_programs import Folders
 pytestmark = pytest.mark.timeout(1200)
 
 ONLY = os.environ.get("TIERLOG_CRASH", "")
-EVERY = 144
+EVERY = 288
 """The default set has one crash in so many."""
 SKIPPED = pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
 NAMED = ONLY.partition(":")[0] in SCENARIOS
@@ -96,7 +96,7 @@ def crash_all(scenario: str, schedule: int, cases: Sequence[tuple[Instant, tuple
 @SKIPPED
 @each_scenario([name for name in SCENARIOS if name not in LIKE_OTHERS])
 def test_a_crash_at_every_call_and_inside_it_loses_nothing_acked(scenario: str) -> None:
-    """One crash in 144; unsynced writes are kept by one of the modes in turn. Where every recovery is
+    """One crash in 288; unsynced writes are kept by one of the modes in turn. Where every recovery is
     crashed at all of its own calls too, a third of those are enough here."""
     cases = []
     step = 3 * EVERY if SCENARIOS[scenario].twice else EVERY

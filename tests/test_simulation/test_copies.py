@@ -91,8 +91,11 @@ def test_a_world_of_copied_folders_is_the_same_again() -> None:
     assert run_seed(FIRST + 3).digest == run_seed(FIRST + 3).digest
 
 
+BUGS = [mutant.name for mutant in CATALOGUE.values() if mutant.worlds_from in WORLDS]
+
+
 @pytest.mark.parametrize(
-    "name", [mutant.name for mutant in CATALOGUE.values() if mutant.worlds_from in WORLDS]
+    "name", [*BUGS[::2], *(pytest.param(name, marks=pytest.mark.extended) for name in BUGS[1::2])]
 )
 def test_a_bug_that_only_copied_folders_show_is_caught(name: str) -> None:
     mutant = CATALOGUE[name]

@@ -483,6 +483,7 @@ def test_after_any_failure_every_container_is_served_by_one_live_host_again(
     assert max(loads) - min(loads) <= 1
 
 
+@pytest.mark.extended
 def test_an_event_costs_no_scan_of_all_containers() -> None:
     """Fifty times as many containers on as many hosts: an answer costs hardly more."""
     few, many = (least_cost(containers) for containers in (400, 20_000))
