@@ -45,16 +45,13 @@ REASONS = {
     ("tierlog-service", "restart"): "Two Python processes start one after the other, the supervisor and its "
     "host; a compiled server is one process. NATS was loaded without syncs and stopped in order, the others "
     "were killed.",
-    (
-        "tierlog-service",
-        "spark-read",
-    ): "Rows pass through a Python worker, and from it as Arrow batches to the "
-    "JVM, in which Kafka's connector is.",
-    (
-        "tierlog-service",
-        "spark-batch",
-    ): "It is written exactly once, for which it waits for four answers of the "
-    "service one after the other, through Python workers; Kafka's sink writes at least once, from the JVM.",
+    ("tierlog-service", "spark-write"): "It is written exactly once, and rows pass from the JVM as Arrow "
+    "batches to a Python worker; Kafka's sink writes at least once, from the JVM.",
+    ("tierlog-service", "spark-read"): "Rows pass through a Python worker, and from it as Arrow batches to "
+    "the JVM, in which Kafka's connector is.",
+    ("tierlog-service", "spark-batch"): "It is written exactly once, for which it waits for four answers of "
+    "the service one after the other, through Python workers; Kafka's sink writes at least once, from the "
+    "JVM.",
 }
 """Why a row of tierlog's is lost, where it is, by its name and the workload's. Measured as CPU time for each
 event; a row without one says so."""
