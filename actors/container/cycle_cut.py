@@ -10,8 +10,7 @@ them (``closures.py``). So every image in the run agrees with its record."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +21,7 @@ from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.sorted_runs.memtable import SLICE_KEYS
 from ...storage_backends.sorted_runs.rows import Row
 from ...storage_backends.sorted_runs.run_entry import RunEntry
-from ...storage_backends.sorted_runs.run_list import RunList
+from ...storage_backends.sorted_runs.run_list import AscendingIds, RunList
 from ..flush.aggregation import SegmentFlush, capture
 from ..kernel.slices import in_slices
 from .segment_rows import encode_image_row, image_key
@@ -52,7 +51,7 @@ class CycleCut:
         """The sequence of the newest operation before it."""
         self.end = 0
         """The sequence at the end of the cycle; 0 before that."""
-        self._held: Collection[int] | None = None
+        self._held: AscendingIds | None = None
         self._unreached: Iterable[int] = ()
         self._created: dict[int, None] = {}
         """Segments that were created after the cut."""
@@ -69,7 +68,7 @@ class CycleCut:
         state.cut = self
 
     @property
-    def held(self) -> Collection[int]:
+    def held(self) -> AscendingIds:
         """The ids of the segments that are held back, once ``hold_back`` has decided."""
         if self._held is None:
             raise RuntimeError("a cycle is published before its flushes have ended (rule F10)")
@@ -135,8 +134,11 @@ class CycleCut:
             for part in in_slices(closures.changed(self.cut, self.end)):
                 roots.append([sid for sid in part if sid in self._created])
                 yield
-        is_any = any(roots)
-        self._held = (yield from closures.closure(chain.from_iterable(roots), self.end)) if is_any else ()
+        if any(roots):
+            held = yield from closures.closure(chain.from_iterable(roots), self.end)
+            self._held = yield from _in_order(held)
+        else:
+            self._held = AscendingIds()
 
     def close(self) -> None:
         """Nothing more is saved."""
@@ -151,13 +153,9 @@ class CycleCut:
 
     # --- the run ---------------------------------------------------------------------------------
 
-    @cached_property
-    def _held_ids(self) -> tuple[int, ...]:
-        return tuple(sorted(self.held))
-
     def published(self, runs: Sequence[RunEntry], before: RunList) -> RunList:
         """The run list once the cycle is published with these ``runs``."""
-        return before.published(runs, CONSISTENT, self.cut, self.end, self._held_ids)
+        return before.published(runs, CONSISTENT, self.cut, self.end, self.held)
 
     def __contains__(self, sid: object) -> bool:
         """Whether the segment is to be published."""
@@ -215,6 +213,19 @@ class CycleCut:
         return Row(
             image_key(sid), max(saved.touched, version), encode_image_row(saved.image, version, record)
         )
+
+
+def _in_order(ids: Iterable[int]) -> Generator[None, None, AscendingIds]:
+    """Some in each step."""
+    parts: list[list[int]] = []
+    for part in in_slices(ids, _SORT_MAX):
+        parts.append(sorted(part))
+        yield
+    found: list[int] = []
+    for part in in_slices(merge(*parts)):
+        found += part
+        yield
+    return AscendingIds(found)
 
 
 def _spliced(rows: Iterator[Row | None], images: Iterator[Row | None]) -> Iterator[Row | None]:

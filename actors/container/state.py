@@ -556,11 +556,10 @@ class ContainerState:
         """Of what the runs should have, keep what is held back (rule F10), and forget the operations whose
         rows they have. Some in each step."""
         runs = self.table.runs
-        held = frozenset(runs.held)
         for sids in in_slices(runs.held):
             self.segments.unpublished.update((sid, None) for sid in sids if sid in self.segments)
             yield
-        yield from self.table.hold_back(lambda row: self.closures.is_held(held, row))
+        yield from self.table.hold_back(lambda row: self.closures.is_held(runs.held, row))
         yield from self.closures.forget(runs)
 
     @property

@@ -563,7 +563,7 @@ class StorageWriter:
         # F5: the store's own operations need no element: an idle store creates none. M12: there may be room
         # for unpublished rows now. What is due takes them along.
         changed = progressed or self._source.client_sequence > self._publisher.newest_cut
-        return changed or is_wanted or self._source.refuses_rows or set(self._source.held) > set(cut.held)
+        return changed or is_wanted or self._source.refuses_rows or len(cut.held) < len(self._source.held)
 
     def _is_flushed_to(self, cut: int) -> None:
         self._flushed_to = cut

@@ -200,7 +200,7 @@ class Element(Value):
         for number in attrs.astuple(progress):
             out.u64(number)
         if version >= _CONSISTENT:
-            out.u64(self.runs.rows_to).u64(self.runs.records_to).ascending(self.runs.held)
+            out.u64(self.runs.rows_to).u64(self.runs.records_to).raw(self.runs.encoded_held)
         if version == _WITHOUT_RUNS:
             out.u8(_NO_RUNS).u32(0)
         else:
@@ -298,7 +298,7 @@ def runs_at(content: bytes) -> int:
     if content[_VERSION_AT] >= _CONSISTENT:
         # Versions; segments that are held back.
         fields.raw(16)
-        fields.ascending()
+        fields.skip_ascending()
     # Form, changes_from and count of the list.
     fields.raw(13)
     return fields.position

@@ -11,7 +11,8 @@ import re
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
+from operator import sub
 from typing import Any, TypeVar
 
 from .checksum import Buffer
@@ -101,7 +102,7 @@ class Encoder:
         the fewest bytes that the widest one needs. A hundred thousand take some milliseconds."""
         self.u32(len(values))
         if values:
-            gaps = [higher - lower for lower, higher in pairwise(values)]
+            gaps = list(map(sub, values[1:], values))
             width = _width(gaps)
             self.u64(values[0]).u8(width).raw(struct.pack(f">{len(gaps)}{_GAPS[width]}", *gaps))
         return self
@@ -209,6 +210,12 @@ class Decoder:
         if 0 in gaps or _width(gaps) != width:
             raise DecodeError(f"the numbers before {self.position} are not in order, or have another width")
         return tuple(accumulate(chain((first,), gaps)))
+
+    def skip_ascending(self) -> None:
+        """Go on behind the numbers, which are not decoded."""
+        if count := self.u32():
+            self.raw(8)
+            self.raw(self.u8() * (count - 1))
 
     def rest(self) -> bytes:
         """All remaining bytes: unknown fields, to be written back unchanged."""

@@ -5,6 +5,7 @@ Layout: u64 ``changes_from``, u32 count, count times blob entry (``run_entry.py`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, groupby, pairwise
@@ -27,6 +28,23 @@ def _greatest_version(runs: Iterable[RunEntry], changes_from: int) -> int:
     return max(chain((run.summary.max_version for run in runs), (changes_from,)))
 
 
+class AscendingIds(tuple[int, ...]):
+    """Ids in ascending order. There are up to 131,072, so they are not searched one by one."""
+
+    __slots__ = ()
+
+    def __contains__(self, sid: object) -> bool:
+        if not isinstance(sid, int):
+            return False
+
+        at = bisect_left(self, sid)
+        return at < len(self) and self[at] == sid
+
+
+def _ascending(ids: tuple[int, ...]) -> AscendingIds:
+    return ids if isinstance(ids, AscendingIds) else AscendingIds(ids)
+
+
 @attrs.frozen(eq=False, repr=False)
 class RunList(Value):
     runs: tuple[RunEntry, ...] = attrs.field(default=(), converter=_in_order)
@@ -40,8 +58,8 @@ class RunList(Value):
     records_to: int = attrs.field()
     """Those that are records of long-term storage, up to this version. It grows with every cycle that has a
     run: rows that a view had in memory may have left it once this number is another one."""
-    held: tuple[int, ...] = ()
-    """Ids, ascending, of segments that are held back (rule F10): the runs have their rows as of an earlier
+    held: AscendingIds = attrs.field(default=AscendingIds(), converter=_ascending)
+    """Ids of segments that are held back (rule F10): the runs have their rows as of an earlier
     cycle, whatever the two numbers are."""
 
     @rows_to.default
@@ -119,6 +137,11 @@ class RunList(Value):
         for run in self.runs:
             fields.blob(run.encode())
         return fields.finish()
+
+    @cached_property
+    def encoded_held(self) -> bytes:
+        """Encoded once: many elements have the same list."""
+        return Encoder().ascending(self.held).finish()
 
     @cached_property
     def size(self) -> int:

@@ -345,3 +345,15 @@ def test_a_checkpoint_has_no_rows_of_what_left_memory_while_others_are_held_back
 
     assert name_key("late") in {row.key for row in records.rows}
     assert segment_key(idle.sid).encode() not in {row.key for row in records.rows}
+
+
+def test_f10_thousands_of_held_segments_are_named_in_order() -> None:
+    parts = Parts()
+    names = [f"{number:04d}" for number in range(5000)]
+    parts.create(*names)
+    sids = [parts.segment(name).sid for name in names]
+    cut = CycleCut(parts.state)
+    finish(cut, reversed(sids))
+    assert list(cut.held) == sorted(sids)
+    assert all(sid in cut.held for sid in sids)
+    assert not any(sid in cut.held for sid in (0, max(sids) + 1))

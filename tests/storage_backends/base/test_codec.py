@@ -73,6 +73,14 @@ def test_ascending_numbers_have_one_form(gaps: str) -> None:
         Decoder(bytes.fromhex("00 00 00 03 00 00 00 00 00 00 00 05" + gaps)).ascending()
 
 
+@pytest.mark.parametrize("values", [(), (5,), (5, 6, 262)], ids=["none", "one", "some"])
+def test_ascending_numbers_can_be_skipped(values: tuple[int, ...]) -> None:
+    fields = Decoder(Encoder().ascending(values).u8(7).finish())
+    fields.skip_ascending()
+    assert fields.u8() == 7
+    fields.finish()
+
+
 def test_only_known_members_of_an_enum_are_decoded() -> None:
     fields = Decoder(b"\x01\x02")
 
