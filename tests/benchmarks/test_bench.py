@@ -111,8 +111,8 @@ def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(NAMES[at::8], id=f"from-{at}", marks=[pytest.mark.extended] if at else [])
-        for at in range(8)
+        pytest.param(NAMES[at::16], id=f"from-{at}", marks=[pytest.mark.extended] if at else [])
+        for at in range(16)
     ],
 )
 def test_every_benchmark_runs_and_reports_one_object_a_line(

@@ -52,6 +52,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 QUIET = StoreConfig(writer=WriterConfig(flush_age=3600.0), gc=GcConfig(delay=0.0))
 
 
+def extended(*values: object) -> list[Any]:
+    return [pytest.param(value, marks=pytest.mark.extended) for value in values]
+
+
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     patient = partial(WriterOptions, segment_deadline=1000.0)
@@ -394,7 +398,7 @@ async def test_p8_a_place_of_another_store_is_refused(tmp_path: Path) -> None:
         await copied(tmp_path / "data", "one", tmp_path / "other/lts")
 
 
-@pytest.mark.parametrize("life", ["recovered", "flushed", "backed up"])
+@pytest.mark.parametrize("life", ["recovered", *extended("flushed", "backed up")])
 async def test_p8_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, life: str) -> None:
     """A copied element would break the chain of the store that lives there."""
     folder, other = tmp_path / "data", tmp_path / "other"
@@ -420,7 +424,7 @@ async def test_p8_a_place_that_was_brought_to_life_is_refused(tmp_path: Path, li
     assert fingerprint(other) == before
 
 
-@pytest.mark.parametrize("flushes", [0, 1, 2, 9])
+@pytest.mark.parametrize("flushes", [0, *extended(1, 2), 9])
 async def test_p8_a_place_with_a_later_backup_of_another_history_is_refused(
     tmp_path: Path, flushes: int
 ) -> None:
@@ -441,7 +445,7 @@ async def test_p8_a_place_with_a_later_backup_of_another_history_is_refused(
     assert fingerprint(place) == before
 
 
-@pytest.mark.parametrize("is_removed", [False, True])
+@pytest.mark.parametrize("is_removed", [*extended(False), True])
 async def test_p8_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_removed: bool) -> None:
     """After it was restored, or if it was removed meanwhile from the store that it is of."""
     folder, place, other = tmp_path / "data", tmp_path / "place", tmp_path / "other"
@@ -464,15 +468,9 @@ async def test_p8_copies_go_on_from_the_newest_backup_there(tmp_path: Path, is_r
 
 
 @pytest.mark.parametrize(
-    "way",
-    [
-        "recovered",
-        "restored",
-        pytest.param("recovered twice", marks=pytest.mark.extended),
-        pytest.param("restored, then recovered", marks=pytest.mark.extended),
-    ],
+    "way", ["recovered", "restored", *extended("recovered twice", "restored, then recovered")]
 )
-@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed since", "not flushed since"])
+@pytest.mark.parametrize("is_flushed", [True, *extended(False)], ids=["flushed since", "not flushed since"])
 async def test_p8_copies_go_on_after_a_recovery_of_the_same_store(
     tmp_path: Path, way: str, is_flushed: bool
 ) -> None:
@@ -535,7 +533,7 @@ async def _ended_logs(container: Container) -> tuple[EndedLog, ...]:
     return container.state.ended_logs
 
 
-@pytest.mark.parametrize("flushes", [0, 5])
+@pytest.mark.parametrize("flushes", [0, *extended(5)])
 async def test_p8_two_stores_that_were_restored_from_one_backup_are_two_histories(
     tmp_path: Path, flushes: int
 ) -> None:
@@ -639,7 +637,7 @@ async def test_p8_containers_that_go_on_from_storage_that_was_put_back_are_anoth
     assert fingerprint(place) == before
 
 
-@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed since", "not flushed since"])
+@pytest.mark.parametrize("is_flushed", [True, *extended(False)], ids=["flushed since", "not flushed since"])
 async def test_p8_copies_go_on_after_a_recovery_of_one_container(tmp_path: Path, is_flushed: bool) -> None:
     folder, place = tmp_path / "data", tmp_path / "place"
     await two_backups(folder)

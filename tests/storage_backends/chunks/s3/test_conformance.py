@@ -76,6 +76,8 @@ class TestS3WithWriteOffsets(OnS3):
 
 
 class TestS3BehindACache(TestS3):
+    short = ()
+
     def make(self, folder: Path) -> ChunkStorage:
         return cached(self.make_plain(folder), folder / "cache").storage
 
