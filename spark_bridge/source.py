@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from .worker_heap import worker_heap
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -49,6 +51,10 @@ class TierlogDataSource(DataSource):
     >>> writer.option("segment", "app/copy").option("checkpointLocation", folder).start()
     """
 
+    def __init__(self, options: dict[str, str]) -> None:
+        worker_heap.make()
+        super().__init__(options)
+
     @classmethod
     def name(cls) -> str:
         return "tierlog"
@@ -62,7 +68,6 @@ class TierlogDataSource(DataSource):
         from .options import check_batch_read
         from .reader import TierlogReader
         from .schema import columns_of, read_columns
-        from .worker_heap import worker_heap
 
         # Spark plans a read in one of its Python workers, which it uses again for tasks.
         worker_heap.begin()
@@ -115,7 +120,6 @@ class TierlogDataSource(DataSource):
 
     def _job(self, options: Options, target: str, schema: StructType) -> Job:
         from .schema import columns_of, written_column
-        from .worker_heap import worker_heap
         from .writer import Job
 
         worker_heap.begin()

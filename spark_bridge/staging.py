@@ -3,10 +3,10 @@ target.
 
 An attempt begins the write's transaction (creates it or joins it; if it is committed already, the rows are
 only drained) while Spark produces the first rows, stages a part at the first bytes, and appends whole frames
-conditionally. Its result names the
-part and its length; the driver's commit takes exactly that. A few appends are in flight at once, each at the
-offset where the one before will end; no other writer appends there. An append that overtakes its predecessor
-is rejected for its offset and retried; after one that fails for good none is applied.
+conditionally. Its result names the part and its length; the driver's commit takes exactly that. A few
+requests are in flight at once: the one that stages the part, and behind it appends, each at the offset where
+the one before will end; no other writer appends there. A request that overtakes its predecessor is rejected,
+because the part does not exist yet or is shorter, and retried; after one that fails for good none is applied.
 
 On a crash an attempt leaves a part that no result names. The commit drops it, and so does an abort or the end
 of the lease. An attempt that goes on after its transaction has ended fails with ``TransactionEnded`` (rule
@@ -40,6 +40,7 @@ from ..storage_backends.base.transactions import (
     TransactionInfo,
     TransactionState,
     TransactionToken,
+    staged_name,
 )
 from .events import Frames
 from .identity import Identity
@@ -131,7 +132,7 @@ failed."""
 
 
 class InFlight:
-    """Several appends of one attempt in flight, each in a thread.
+    """Several appends of one attempt in flight, each in a thread; what stages their segment is the first.
 
     They start in the order in which they are submitted, over connections of their own, so one may overtake
     another. It reports that with ``reordered()``, and the next append starts only when all before it are
@@ -205,9 +206,7 @@ def stage(
             if is_done.result():
                 continue  # the rows are drained
             if staged is None:
-                staged = StagedSegment(
-                    store, store.stage_segment(identity.target, identity.transaction_id, part), in_flight
-                )
+                staged = StagedSegment(store, identity, part, in_flight)
             staged.append(data)
         # Without rows too, a task of a write that has ended fails.
         is_done.result()
@@ -293,15 +292,18 @@ def check_batches(store: Attributes, identity: Identity) -> None:
 
 
 class StagedSegment:
-    """A staged segment. Only this attempt appends to it, so its length shows what was applied."""
+    """A staged segment. Only this attempt appends to it, so its length shows what was applied.
 
-    def __init__(self, store: Store, name: str, in_flight: InFlight) -> None:
+    The first append does not wait until the segment is there: its name is known before (rule T1)."""
+
+    def __init__(self, store: Store, identity: Identity, part: str, in_flight: InFlight) -> None:
         self._store = store
         self._in_flight = in_flight
-        self.name = name
+        self.name = staged_name(identity.target, identity.transaction_id, part)
         self.length = 0
         """Its length in bytes, including the appends in flight."""
         self.crc = 0
+        in_flight.submit(lambda before: self._stage(identity, part))
 
     def append(self, data: bytes) -> None:
         offset = self.length
@@ -309,12 +311,15 @@ class StagedSegment:
         self.length += len(data)
         self.crc = crc32c(data, self.crc)
 
+    def _stage(self, identity: Identity, part: str) -> None:
+        self._store.stage_segment(identity.target, identity.transaction_id, part)
+
     def _append(self, data: bytes, offset: int, before: Callable[[], None]) -> None:
         for repeat in range(REPEATS_MAX + 1):
             try:
                 self._store.append(self.name, data, expected_offset=offset)
                 return
-            except (OutcomeUnknown, BadOffset):
+            except (OutcomeUnknown, BadOffset, SegmentNotFound):
                 # It may have overtaken its predecessor. Once that is applied, the length shows whether this
                 # one was; the offset makes a retry harmless.
                 self._in_flight.reordered()

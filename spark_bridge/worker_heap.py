@@ -3,7 +3,8 @@
 Spark's daemon collects all garbage after each task of a worker. That visits every object of every module: 30
 to 60 ms of a core, four times in each micro-batch, for tasks that take 2 to 6 ms. What a worker has loaded
 when its first task begins is frozen then, and what that task left (connections, pandas) when the second one
-begins; later collections visit only newer objects.
+begins; later collections visit only newer objects. The same holds for the process in which Spark makes data
+sources, once for each read and each batch write.
 
 Arrow's own allocators return a batch of megabytes to the system and take new pages for the next one, which
 costs more than copying it. The C library's allocator keeps them.
@@ -27,7 +28,13 @@ class WorkerHeap:
         self._freeze = freeze
         self._keep_memory = keep_memory
         self._program = program
-        self._begun = 0
+        self._begun = self._made = 0
+
+    def make(self) -> None:
+        """Called once by each data source that is made. That process does without Arrow."""
+        self._made += 1
+        if self._made <= 2 and self._program() == _DAEMON:
+            self._freeze()
 
     def begin(self) -> None:
         """Called once by each task, before anything else."""

@@ -49,7 +49,7 @@ REASONS = {
     "batches to a Python worker; Kafka's sink writes at least once, from the JVM.",
     ("tierlog-service", "spark-read"): "Rows pass through a Python worker, and from it as Arrow batches to "
     "the JVM, in which Kafka's connector is.",
-    ("tierlog-service", "spark-batch"): "It is written exactly once, for which it waits for four answers of "
+    ("tierlog-service", "spark-batch"): "It is written exactly once, for which it waits for three answers of "
     "the service one after the other, through Python workers; Kafka's sink writes at least once, from the "
     "JVM.",
 }

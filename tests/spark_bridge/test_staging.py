@@ -101,6 +101,8 @@ class Store:
         self._count += 1
         if self._count in self._dropped:
             raise OutcomeUnknown("the connection broke")
+        if name not in self.data:
+            raise SegmentNotFound("there is no segment", segment=name)
         length = len(self.data[name])
         if expected_offset not in (None, length):
             raise BadOffset("it is longer", segment=name, expected=length, given=expected_offset or 0)
@@ -112,6 +114,8 @@ class Store:
         return length
 
     def segment_info(self, name: str) -> SegmentInfo:
+        if name not in self.data:
+            raise SegmentNotFound("there is no segment", segment=name)
         return SegmentInfo(name, 1, len(self.data[name]), 0, False, {}, 0, 0)
 
 
@@ -282,6 +286,52 @@ def test_an_append_that_overtakes_the_one_before_is_resent() -> None:
     assert store.data == {"t#txn.id.p00000-x": events.encode([b"one", b"two", b"three", b"four", b"five"])}
     assert staged.length == len(store.data["t#txn.id.p00000-x"])
     assert store.refused == [7]
+
+
+class SlowStage(Store):
+    """The segment is staged when the first append was refused, because it did not exist."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.refused: list[int] = []
+        self._error = error
+        self._overtaken = threading.Event()
+
+    def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
+        assert self._overtaken.wait(30)
+        if self._error is not None:
+            raise self._error
+        return super().stage_segment(target, transaction_id, part)
+
+    def append(self, name: str, data: Buffer, **conditions: Any) -> int | None:
+        try:
+            return super().append(name, data, **conditions)
+        except SegmentNotFound:
+            self.refused.append(conditions["expected_offset"])
+            self._overtaken.set()
+            raise
+
+
+def test_the_first_append_does_not_wait_until_its_segment_is_staged() -> None:
+    """One that comes too early is resent, and no second one comes before it."""
+    store = SlowStage()
+
+    staged = run(store)
+
+    assert store.data == {"t#txn.id.p00000-x": events.encode([b"one", b"two", b"three"])}
+    assert staged.length == 23
+    assert store.refused == [0]
+
+
+@pytest.mark.parametrize("contents", [[b"one"], [b"one", b"two", b"three"]])
+def test_an_attempt_whose_part_is_not_staged_fails_with_the_reason(contents: list[bytes]) -> None:
+    """And not with what its appends met for that."""
+    store = SlowStage(TransactionEnded("it is over", segment="t", state="aborted"))
+
+    with pytest.raises(TransactionEnded):
+        run(store, contents)
+
+    assert (store.data, store.refused) == ({}, [0])
 
 
 class Ending(Store):

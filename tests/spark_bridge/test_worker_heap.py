@@ -41,6 +41,15 @@ def test_a_worker_of_sparks_daemon_keeps_memory_at_once_and_freezes_its_heap_twi
     assert found == expected
 
 
+def test_where_spark_makes_data_sources_the_heap_is_frozen_twice_without_arrow() -> None:
+    done: list[str] = []
+    heap = WorkerHeap(lambda: done.append("frozen"), lambda: done.append("kept"), lambda: DAEMON)
+    for _ in range(4):
+        heap.make()
+
+    assert done == ["frozen", "frozen"]
+
+
 def test_arrow_takes_memory_from_the_c_library_from_there_on(tmp_path: Path) -> None:
     """In a process of its own, because that holds for all of a process."""
     pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[dev,spark]'")
@@ -90,11 +99,14 @@ def test_each_piece_of_work_announces_its_start_once(
     from tierlog.spark_bridge import TierlogDataSource
 
     begun: list[None] = []
+    made: list[None] = []
     monkeypatch.setattr(WorkerHeap, "begin", lambda self: begun.append(None))
+    monkeypatch.setattr(WorkerHeap, "make", lambda self: made.append(None))
     schema = StructType([StructField("value", BinaryType())])
     source = TierlogDataSource(
         {"endpoint": url, "segment": segment, "includemetadata": "false", "delivery": "at-least-once"}
     )
+    assert (len(made), len(begun)) == (1, 0)
     batch = pa.record_batch([pa.array([b"one", b"two"], pa.binary())], ["value"])
 
     def once(act: Callable[[], Any]) -> Any:
