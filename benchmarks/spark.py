@@ -17,6 +17,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,9 +77,11 @@ def session() -> Any:
 
     root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    # As docs/spark.md recommends, and so is a setting below.
+    python = os.path.join(sysconfig.get_path("scripts"), "tierlog-spark-python")
     os.environ.update(
-        PYSPARK_PYTHON=sys.executable,
-        PYSPARK_DRIVER_PYTHON=sys.executable,
+        PYSPARK_PYTHON=python,
+        PYSPARK_DRIVER_PYTHON=python,
         SPARK_LOCAL_IP="127.0.0.1",
         PYTHONPATH=path,
     )
@@ -89,7 +92,6 @@ def session() -> Any:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.parquet.compression.codec": "uncompressed",
-        # As docs/spark.md recommends.
         "spark.python.unix.domain.socket.enabled": "true",
     }.items():
         builder = builder.config(key, value)
