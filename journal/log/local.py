@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import TracebackType
 from typing import NamedTuple
 
 import anyio
@@ -25,6 +26,7 @@ from ...storage_backends.base.errors import (
     InvalidArgument,
     NotOwner,
     StorageFull,
+    TierlogError,
     Unavailable,
 )
 from ...storage_backends.base.files import (
@@ -132,6 +134,7 @@ class LocalLog(DurableDataLog):
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)
+        self._ending = _EndingOnFailure(self._life, folder)
         # An uncontended append must not yield to the event loop.
         self._turn = anyio.Lock(fast_acquire=True)
         self._sweeping = anyio.Lock()
@@ -161,7 +164,7 @@ class LocalLog(DurableDataLog):
 
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
-        with self._ending_on_failure():
+        with self._ending:
             found, self._index = await self._files.run(self._open(above, after))
         self._history, self._register = found.history, found.register
         self._truncate_before = found.history.truncate_before
@@ -198,7 +201,7 @@ class LocalLog(DurableDataLog):
 
     async def inspect(self) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
-        with self._ending_on_failure():
+        with self._ending:
             found, self._index = await self._files.run(self._inspect())
         self._history = found.history
         self._epoch, self._next_group = found.epoch, found.history.next_group
@@ -293,7 +296,7 @@ class LocalLog(DurableDataLog):
         check_group(size, tag, truncate_before, self._next_group)
         # Not before the checks: a refused argument is the caller's mistake and must not end this owner (W6).
         self._life.step(LogEvent.BEGIN_APPEND)
-        with self._ending_on_failure():
+        with self._ending:
             async with self._turn:
                 found = await self._files.run(self._append(_Group(buffers, size, tag, truncate_before)))
                 return self._apply(found, size, truncate_before)
@@ -606,22 +609,41 @@ class LocalLog(DurableDataLog):
         try:
             yield
         except OSError as error:
-            where = error.filename or self._context.layout.folder
-            if is_full(error):
-                raise StorageFull(f"no space left for {where}: free some space on its file system") from error
-            if error.errno in NOT_A_FILE:
-                raise DataCorruption("this is not a regular file", file=where, offset=0) from error
-            raise Unavailable(explain(error, where)) from error
+            raise _mapped(error, self._context.layout.folder) from error
 
-    @contextmanager
-    def _ending_on_failure(self) -> Generator[None]:
-        """W6: any exception in the body, a cancellation too, ends this owner."""
-        try:
-            with self._mapped_errors():
-                yield
-        except BaseException as error:
-            self._life.failed(error)
-            raise
+
+class _EndingOnFailure:
+    """W6: any exception in the body, a cancellation too, ends this owner. It holds nothing of one body, so a
+    log has one of it: generators would cost each append more than a microsecond."""
+
+    __slots__ = ("_folder", "_life")
+
+    def __init__(self, life: LogLifecycle, folder: str) -> None:
+        self._life = life
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+
+        mapped = _mapped(error, self._folder) if isinstance(error, OSError) else error
+        self._life.failed(mapped)
+        if mapped is not error:
+            raise mapped from error
+
+
+def _mapped(error: OSError, folder: str) -> TierlogError:
+    where = error.filename or folder
+    if is_full(error):
+        return StorageFull(f"no space left for {where}: free some space on its file system")
+    if error.errno in NOT_A_FILE:
+        return DataCorruption("this is not a regular file", file=where, offset=0)
+    return Unavailable(explain(error, where))
 
 
 def _index_of(history: History, current: CurrentFile | None) -> GroupIndex:

@@ -250,19 +250,17 @@ class ServerContext:
 
     # --- admission -------------------------------------------------------------------------------
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Counts a request that is not a tail while it is in flight."""
+    def begin_request(self) -> None:
+        """Counts a request that is not a tail, until ``end_request``. Raises ``Throttled``."""
         # H12: a queue would answer when clients have given up, and do their work twice.
         if self._in_flight >= self.limits.requests:
             raise Throttled(f"{self._in_flight} requests are in flight: slow down and try again")
 
         self.requests += 1
         self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
+
+    def end_request(self) -> None:
+        self._in_flight -= 1
 
     def check_room(self, size: int, body: Arrival | None = None) -> None:
         """Raises ``Throttled`` if there is no room for ``size`` bytes, or for as many more of ``body``.

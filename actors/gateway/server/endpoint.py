@@ -213,8 +213,11 @@ class EndpointApp(Generic[S]):
         if self.endpoint.is_tail:
             return await self._call_handler(call)
 
-        with self.server.request():
+        self.server.begin_request()
+        try:
             return await self._call_handler(call)
+        finally:
+            self.server.end_request()
 
     async def _call_handler(self, call: HttpCall[S]) -> Answer | None:
         endpoint = self.endpoint
