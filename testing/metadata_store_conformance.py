@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from ..storage_backends.base.errors import InvalidArgument, MetadataConflict
 from ..storage_backends.segments.metadata_store import ChunkMetadataStore
@@ -134,7 +134,7 @@ class MetadataStoreConformance(ABC):
         transaction = _adding(store, "new")
         await transaction.chunk("read")
         change = MetadataTransaction(store)
-        change.put(attrs.evolve(await change.chunk("read"), next_chunk="other"))
+        change.put(replace(await change.chunk("read"), next_chunk="other"))
         await change.commit()
         with pytest.raises(MetadataConflict):
             await transaction.commit()

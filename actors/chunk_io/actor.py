@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
-import attrs
+from msgspec.structs import replace
 
 from ...storage_backends.base.chunk_storage import Capabilities, ChunkStorage
 from ...storage_backends.base.errors import (
@@ -163,7 +163,7 @@ class StorageActor:
             self._ended = ended
             self._started.set()
             if not await finish_within(self.options.drain_deadline, self._chunks.close):
-                ended = attrs.evolve(ended, detail="closing the backend did not finish within its deadline")
+                ended = replace(ended, detail="closing the backend did not finish within its deadline")
         return ended
 
     def stop(self) -> None:

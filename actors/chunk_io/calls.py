@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from ...storage_backends.base.errors import Unavailable
@@ -48,8 +48,7 @@ class Retry(enum.Enum):
     """Conditional: repeat it. After an unknown outcome read the chunk back first."""
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class Verb(Generic[T]):
+class Verb(Struct, Generic[T], frozen=True, eq=False, kw_only=True):
     """What the actor has to know about a verb; ``T`` is its result."""
 
     name: str
@@ -73,8 +72,7 @@ class Verb(Generic[T]):
         return self.pool is PoolKind.WRITE
 
 
-@attrs.frozen(eq=False, repr=False)
-class ListedPage:
+class ListedPage(Struct, frozen=True, eq=False):
     chunks: Sequence[ChunkInfo]
     is_last: bool
 
@@ -163,8 +161,7 @@ VERBS: Sequence[Verb[Any]] = (
 )
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChunkCall(Generic[T]):
+class ChunkCall(Struct, Generic[T], frozen=True, eq=False):
     """One call. ``name`` is the chunk's, or the prefix of a list."""
 
     verb: Verb[T]

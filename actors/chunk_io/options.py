@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import InvalidArgument
-from ...storage_backends.base.values import Value
 from ..kernel.backoff import Backoff
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 
@@ -15,8 +14,7 @@ DEFAULT_QUEUE = MailboxOptions(
 )
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class StorageOptions(Value):
+class StorageOptions(Struct, frozen=True, kw_only=True):
     reads_max: int = 16
     """Reads at the same time, with info, exists and list."""
     writes_max: int = 8
@@ -45,7 +43,7 @@ class StorageOptions(Value):
     drain_deadline: float = 10.0
     """Seconds that a stop waits for queued and running calls, and again for closing the backend."""
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         # With 0 of any of these every call would wait forever, without an error.
         if min(self.reads_max, self.writes_max, self.attempts, self.list_page) < 1:
             raise InvalidArgument(f"reads_max, writes_max, attempts and list_page are at least 1: {self}")

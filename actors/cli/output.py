@@ -14,12 +14,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from enum import Enum
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+from msgspec import Struct
 
 from ..telemetry.printable import printable, printable_json
 from ..telemetry.utc import show_utc
@@ -157,18 +159,23 @@ def print_fields(fields: Mapping[str, object]) -> None:
     )
 
 
-def as_json(value: Any) -> dict[str, Any]:
-    """An attrs instance as JSON: bytes in hexadecimal, enums by their values."""
+def as_json(value: Any) -> Any:
+    """A record, of msgspec or attrs, as JSON: bytes in hexadecimal, enums by their values."""
     import attrs
 
-    def plain(instance: object, attribute: object, value: Any) -> Any:
-        if isinstance(value, bytes):
-            return value.hex()
-        if isinstance(value, Mapping):
-            return dict(value)
-        return value.value if isinstance(value, Enum) else value
-
-    return attrs.asdict(value, value_serializer=plain)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | AbstractSet):
+        return [as_json(item) for item in value]
+    if isinstance(value, Struct):
+        return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
+    if attrs.has(type(value)):
+        return {field.name: as_json(getattr(value, field.name)) for field in attrs.fields(type(value))}
+    return value
 
 
 _FITTED_MAX = 1_000

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...journal.group_payload import PayloadBuilder
 from ...journal.log.contract import DurableDataLog
@@ -42,7 +42,6 @@ from ...journal.operations.log_element import CheckpointManifest
 from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
-from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..read.tail_cache import TailCache
 from ..read.unflushed import UnflushedBytes
@@ -70,8 +69,7 @@ _UNLOAD_STEP = 512
 """Segments that are unloaded in one step."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class CheckpointOptions(Value):
+class CheckpointOptions(Struct, frozen=True):
     wal_bytes: int = 64 << 20
     """A checkpoint is due after this many logged bytes, or four times the size of the last one if that is
     more."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-import attrs
+from msgspec import Struct
 
 from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...journal.manifest.store_record import other_store
@@ -25,7 +25,6 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from ...storage_backends.base.errors import ChunkExists, ChunkNotFound, DataCorruption
 from ...storage_backends.base.ids import EPOCH_MAX
-from ...storage_backends.base.values import Value
 from ..folder.fingerprint import FINGERPRINT_BYTES, LOCATION_BYTES_MAX, Fingerprint
 from .owner import Identity
 
@@ -36,8 +35,7 @@ LAST_EPOCH = (1 << 64) - 1
 """The epoch of the last claim, which a folder of this version leaves."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Claim(Value):
+class Claim(Struct, frozen=True):
     epoch: int
     identity: Identity
     has_record: bool = True

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
-import attrs
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.list_pages import Part
 from ...storage_backends.base.transactions import is_staged
-from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.lookup import find_row, find_rows
 from ...storage_backends.sorted_runs.reader import RunReader
 from ...storage_backends.sorted_runs.rows import Row, decoded, label_of, prefix_end
@@ -34,8 +33,7 @@ from .writer_rows import state_of, writer_key
 _PAGE = PageLimits(256)
 
 
-@attrs.frozen(eq=False, repr=False)
-class Lookup(Value):
+class Lookup(Struct, frozen=True):
     """What one view of the system table has."""
 
     records_to: int

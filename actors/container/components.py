@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..flush.segment_flusher import SegmentFlusher
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from .container import Container
 
 
-@attrs.frozen(eq=False, repr=False)
-class ContainerComponents:
+class ContainerComponents(Struct, frozen=True, eq=False):
     pipeline: Pipeline
     publisher: Publisher
     collector: Collector

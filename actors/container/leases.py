@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import attrs
+from msgspec import Struct
 
 from ...journal.operations.abort_transaction import AbortTransaction
 from ...journal.operations.begin_transaction import BeginTransaction
@@ -43,8 +44,7 @@ CHECKS_PER_LEASE = 4
 _REQUEST_BYTES = 256
 
 
-@attrs.define(eq=False, repr=False)
-class _Watch:
+class _Watch(Struct, eq=False):
     """One open transaction between two checks."""
 
     record: TransactionImage

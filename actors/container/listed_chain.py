@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from shlex import quote
 
-import attrs
+from msgspec import Struct
 
 from ...journal.manifest.chain import (
     StoredElement,
@@ -51,8 +51,7 @@ def place_of_owner(location: str) -> str:
     return place.removesuffix("/wal") if place.startswith("/") else place
 
 
-@attrs.frozen(eq=False, repr=False)
-class ListedChain:
+class ListedChain(Struct, frozen=True, eq=False):
     """The chain as it was listed."""
 
     newest: StoredElement | None

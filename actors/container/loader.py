@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.operations.load_segment import LoadSegment
 from ...storage_backends.base.errors import TierlogError, Unavailable
-from ...storage_backends.base.values import Value
 from .cold_segments import ColdSegments, Lookup, checked, without_image
 from .parked import ATTEMPTS_MAX, Parked, ParkedRequests
 from .segment_rows import image_key, name_key, sid_of_row
@@ -36,8 +35,7 @@ _LOADED_BYTES_MAX = 4 << 20
 _CHECKED_IN_STEP = 16
 
 
-@attrs.frozen(eq=False, repr=False)
-class Resumed(Value):
+class Resumed(Struct, frozen=True):
     """What the pipeline does after a lookup."""
 
     loads: list[LoadSegment]

@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-import attrs
+from msgspec.structs import replace
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, StorageFull, TierlogError, Unavailable
 from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
@@ -108,10 +108,10 @@ class LocalContainer:
         except Exception as error:  # noqa: BLE001 - supervision decides by the kind of error
             kind = exit_of(error)
             if container.is_poisoned:
-                kind = attrs.evolve(kind, kind=ExitKind.POISONED)
+                kind = replace(kind, kind=ExitKind.POISONED)
             elif not self._started and isinstance(first_leaf(error), StorageFull):
                 # A container that served before is opened again: its users may make room meanwhile.
-                kind = attrs.evolve(kind, kind=ExitKind.FULL)
+                kind = replace(kind, kind=ExitKind.FULL)
             return kind
         finally:
             # Those too whose raise had an unknown outcome: the next ownership may take over from any of them

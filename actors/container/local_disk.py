@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import Struct
 
 from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.files import Files
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from ...storage_backends.sorted_runs.compaction import MergeRuns
 
 
-@attrs.frozen(eq=False, repr=False)
-class RunFolder:
+class RunFolder(Struct, frozen=True, eq=False):
     files: Files
     path: str
     merge: MergeRuns
@@ -25,8 +24,7 @@ class RunFolder:
     (rule W6)."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class LocalDisk:
+class LocalDisk(Struct, frozen=True, eq=False):
     log: DurableDataLog
     runs: RunFolder
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import attrs
+from msgspec import Struct
 
 from ...journal.manifest.element import NOTHING, Element, Pin
 from ...journal.manifest.rules import Known
 from ...journal.operations.log_element import ElementCreated, LogElement
-from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.run_list import RunList
 
 
-@attrs.frozen(eq=False, repr=False)
-class ManifestState(Value):
+class ManifestState(Struct, frozen=True):
     head: LogElement | None = None
     """The newest element that exists; None if there was none yet."""
     intent: LogElement | None = None

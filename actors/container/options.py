@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import Struct, field
 
 from ...storage_backends.base.segment_layout import StoragePlace
 from ...storage_backends.base.segments import ATTRIBUTES_SHOWN_MAX
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 TABLE_CACHE_BYTES = 64 << 20
 
 
-@attrs.frozen(eq=False, repr=False)
-class ContainerOptions:
+class ContainerOptions(Struct, frozen=True, eq=False):
     cache_bytes: int
     flush_bytes: int
     """A segment with this many unflushed bytes is flushed before its age makes it due."""
@@ -50,9 +49,9 @@ class ContainerOptions:
     tombstone: float = 86_400.0
     """Seconds for which an ended transaction is remembered (rule T5)."""
     read_ahead: ReadAheadOptions = ReadAheadOptions()
-    read_ahead_budget: ReadAheadBudget = attrs.field(factory=ReadAheadBudget)
+    read_ahead_budget: ReadAheadBudget = field(default_factory=ReadAheadBudget)
     """Shared by all containers that have these options."""
-    table_cache: BlockCache[Tail | bytes] = attrs.field(factory=lambda: BlockCache(TABLE_CACHE_BYTES))
+    table_cache: BlockCache[Tail | bytes] = field(default_factory=lambda: BlockCache(TABLE_CACHE_BYTES))
     """Caches blocks and tails of the runs of system tables; shared likewise (rule M5)."""
     merge_fan_out: int = FAN_OUT
     """How many runs of one size are merged into one (rule M7)."""

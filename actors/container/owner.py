@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import attrs
+from msgspec import Struct
 
 from ...journal.manifest.element import Owner
-from ...storage_backends.base.values import Value
 from ..folder.fingerprint import Fingerprint
 
 
-@attrs.frozen(eq=False, repr=False)
-class Identity(Value):
+class Identity(Struct, frozen=True):
     """Identifies an owner: the store, its log, and this opening of it, 16 bytes each; and where it is."""
 
     store: bytes

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-import attrs
+from msgspec import Struct, field
 
 from ...storage_backends.base.errors import Throttled
-from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.rows import Row
 from .requests import Request
 from .segments import NotLoaded
@@ -22,21 +21,19 @@ ATTEMPTS_MAX = 10
 """A lookup is repeated if rows were released after it, which happens once per flush cycle."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ParkedOptions(Value):
+class ParkedOptions(Struct, frozen=True):
     count: int = 4096
     size_bytes: int = 16 << 20
     """Requests that wait, at most; further ones are ``Throttled``."""
 
 
-@attrs.define(eq=False)
-class Parked:
+class Parked(Struct, eq=False):
     request: Request
     names: tuple[str, ...]
     missing: NotLoaded | None
     """What must be looked up for it; None if it only waits for others."""
     attempts: int = 0
-    rows: Mapping[bytes, Row | None] = attrs.field(factory=dict)
+    rows: Mapping[bytes, Row | None] = field(default_factory=dict)
     """What was looked up for it alone: those behind it may come after changes of these rows."""
 
     @property

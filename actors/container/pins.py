@@ -19,7 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...journal.manifest.chain import StoredElement, read_element
 from ...journal.manifest.element import PINS_MAX, Element, Pin, Position, Progress
@@ -65,8 +66,7 @@ SILENT_SECONDS = 60.0
 _RETRY_SECONDS = 60.0
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Fresh:
+class _Fresh(Struct, frozen=True, eq=False):
     token: str
     """Identifies the call that makes the backup."""
     element: StoredElement
@@ -116,7 +116,7 @@ class Pins:
         async with self._pinning:
             if (fresh := self._fresh.get(name)) is not None:
                 if fresh.token == token:
-                    self._fresh[name] = attrs.evolve(fresh, heard=anyio.current_time())
+                    self._fresh[name] = replace(fresh, heard=anyio.current_time())
                     return fresh.element
                 if not fresh.is_silent:
                     raise BackupExists(

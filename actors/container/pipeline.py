@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.operations.checkpoint import CheckpointBegin
@@ -42,7 +42,6 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from ...storage_backends.base.values import Value
 from ..kernel.event_source import OneShot
 from ..kernel.exits import first_leaf
 from ..kernel.mailbox import Mailbox
@@ -73,8 +72,7 @@ _LOADED_FEW_BYTES = _LOADED_BYTES // 4
 _LOADED_OVERHEAD = 1024
 
 
-@attrs.frozen(eq=False, repr=False)
-class PipelineOptions(Value):
+class PipelineOptions(Struct, frozen=True):
     group_bytes: int = 4 << 20
     """A batch taken from the mailbox ends at about this size. A larger append is a batch of its own."""
     group_count: int = 4096
@@ -90,8 +88,7 @@ def unprotected(run: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@attrs.frozen(eq=False, repr=False)
-class PipelineHooks:
+class PipelineHooks(Struct, frozen=True, eq=False):
     on_published: Callable[[], None] = lambda: None
     """Called after each group that logged something."""
     protect: Protect = unprotected

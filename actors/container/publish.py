@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import attrs
+from msgspec import Struct
 
 from ...journal.operations.abort_transaction import AbortTransaction
 from ...journal.operations.append import Append
@@ -29,8 +29,7 @@ JOIN_BYTES_MAX = 16 << 10
 """Up to this size on average, appends of one group are joined before they are cached."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Listeners:
+class Listeners(Struct, frozen=True, eq=False):
     """Functions that are called in the step in which something becomes durable."""
 
     segment_due: Callable[[int], None] = lambda sid: None
@@ -45,6 +44,9 @@ class Listeners:
     """A flush cycle is complete."""
 
 
+_NO_LISTENERS = Listeners()
+
+
 class Publisher:
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Publisher:
         *,
         due_bytes: int,
         aggregate_bytes: int = 0,
-        listeners: Listeners = Listeners(),
+        listeners: Listeners = _NO_LISTENERS,
     ) -> None:
         """``due_bytes``: unflushed bytes of a segment that make it due. ``aggregate_bytes``: for long-term
         storage in which chunks cannot grow, unflushed bytes of the container up to which a segment waits for

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import attrs
+from msgspec import Struct, field
 
 from ...journal.operations.transaction_image import encode_transaction
 from ...storage_backends.sorted_runs.rows import Row
@@ -26,16 +26,15 @@ def is_clean(runs: RunList, row: Row) -> bool:
     return row.version <= runs.clean_to(is_record=is_record(row.key))
 
 
-@attrs.define(eq=False, repr=False)
-class Records:
+class Records(Struct, eq=False):
     """Records of a snapshot that are logged together."""
 
     size: int = 0
     """The size of all records, in bytes."""
-    images: list[tuple[int, bytes]] = attrs.field(factory=list)
+    images: list[tuple[int, bytes]] = field(default_factory=list)
     """Images with their versions."""
-    rows: list[Row] = attrs.field(factory=list)
-    transactions: list[bytes] = attrs.field(factory=list)
+    rows: list[Row] = field(default_factory=list)
+    transactions: list[bytes] = field(default_factory=list)
 
 
 class Snapshot:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import ChangesIncomplete, InvalidArgument, TooLarge
@@ -18,7 +19,6 @@ from ...storage_backends.base.tables import (
     TablePage,
     TableRow,
 )
-from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
@@ -34,8 +34,7 @@ from .table_rows import PREFIX_BYTES, row_prefix
 _GET_STEP = 16
 
 
-@attrs.frozen(eq=False, repr=False)
-class Position(Value):
+class Position(Struct, frozen=True):
     """Where the next page starts: what a token says."""
 
     name: str
@@ -69,7 +68,7 @@ class Position(Value):
 
         if self.since not in (0, since):
             raise InvalidArgument(f"the token is of changes since version {since}, not {self.since}")
-        return attrs.evolve(self, sid=sid, since=since, version=version, start=fields.rest())
+        return replace(self, sid=sid, since=since, version=version, start=fields.rest())
 
     def _asked(self) -> bytes:
         """What a token must agree with, besides itself."""
@@ -117,10 +116,10 @@ async def page_of_rows(
     """Rows whose keys are in ``position.keys``, as of one moment."""
     wanted = within_table(segment.sid, position.keys or KeyRange(), position.start)
     with state.table.view() as view:
-        page = await scan_rows(view, runs, wanted, attrs.evolve(limits, considered=PAGE_CONSIDERED_MAX))
+        page = await scan_rows(view, runs, wanted, replace(limits, considered=PAGE_CONSIDERED_MAX))
     return TablePage(
         [row for each in page.rows if (row := _shown(each)) is not None],
-        _token(attrs.evolve(position, sid=segment.sid), page.resume),
+        _token(replace(position, sid=segment.sid), page.resume),
     )
 
 
@@ -144,11 +143,11 @@ async def page_of_changes(
                 complete_since=oldest,
             )
         version = position.version if position.sid else view.version
-        limits = attrs.evolve(limits, considered=PAGE_CONSIDERED_MAX)
+        limits = replace(limits, considered=PAGE_CONSIDERED_MAX)
         page = await scan_rows(view, runs, wanted, limits, changed_after=since)
     return ChangesPage(
         [TableChange(row.key[PREFIX_BYTES:], row.value, row.version) for row in page.rows],
-        _token(attrs.evolve(position, sid=segment.sid, version=version), page.resume),
+        _token(replace(position, sid=segment.sid, version=version), page.resume),
         version,
     )
 
@@ -173,4 +172,4 @@ def _shown(row: Row | None) -> TableRow | None:
 
 
 def _token(position: Position, resume: bytes | None) -> str | None:
-    return None if resume is None else attrs.evolve(position, start=resume[PREFIX_BYTES:]).encode()
+    return None if resume is None else replace(position, start=resume[PREFIX_BYTES:]).encode()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...journal.manifest.chain import runs_prefix
 from ...journal.manifest.element import RUN_LIST_BYTES_MAX
@@ -60,8 +60,7 @@ _GENERATIONS_IN_LIST = 8
 """The room for a run list is divided among this many generations; a merge takes the share of one."""
 
 
-@attrs.define(eq=False, repr=False)
-class _WrittenMerge:
+class _WrittenMerge(Struct, eq=False):
     """A merge whose runs lie on the local disk."""
 
     merge: Merge
@@ -70,8 +69,7 @@ class _WrittenMerge:
     """How many of them are in long-term storage."""
 
 
-@attrs.define(eq=False, repr=False)
-class _Pause:
+class _Pause(Struct, eq=False):
     """When to try again what failed."""
 
     seconds: float = 0.0

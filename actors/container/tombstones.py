@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import CLAIM_REFUSED, TierlogError
 from ...storage_backends.sorted_runs.reader import RunReader
@@ -32,8 +32,7 @@ _ROWS_WAITING_MAX = 32 << 20
 published."""
 
 
-@attrs.define(eq=False, repr=False)
-class _Ends:
+class _Ends(Struct, eq=False):
     """Transactions that ended within a short time."""
 
     version: int

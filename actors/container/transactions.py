@@ -8,13 +8,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import Struct
 
 from ...journal.operations.ended_transactions import TransactionEnd
 from ...storage_backends.base.errors import TransactionNotFound
 from ...storage_backends.base.list_pages import Part, transaction_text
 from ...storage_backends.base.transactions import PARTS_MAX, TransactionInfo, TransactionState
-from ...storage_backends.base.values import Value
 from ...storage_backends.sorted_runs.lookup import find_rows
 from ...storage_backends.sorted_runs.memtable import version_of
 from ...storage_backends.sorted_runs.reader import RunReader
@@ -34,15 +33,13 @@ if TYPE_CHECKING:
 _PAGE = PageLimits(256)
 
 
-@attrs.frozen(eq=False, repr=False)
-class Known(Value):
+class Known(Struct, frozen=True):
     info: TransactionInfo
     version: int
     """That of its end; 0 if it is open."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class EndsPage(Value):
+class EndsPage(Struct, frozen=True):
     ends: list[TransactionEnd]
     records_to: int
     """That of the view's runs."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import DataCorruption, Unavailable
 from ...storage_backends.segments.records import ChunkRecord, SegmentRecord, chunk_key, segment_key
@@ -28,8 +28,7 @@ _STEP = 128
 """Chunks that one step goes through."""
 
 
-@attrs.define(eq=False, repr=False)
-class _Walk:
+class _Walk(Struct, eq=False):
     """The chunks of a segment in the runs that count, from the first one up to where its start is now."""
 
     next_chunk: str

@@ -13,10 +13,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Protocol, TypeAlias
 
-import attrs
+from msgspec import Struct
 
 from ...journal.operations.segment_image import MergedRanges, SegmentStatus
-from ...storage_backends.base.values import Value
 
 
 class FlushableSegment(Protocol):
@@ -54,16 +53,14 @@ class FlushableSegment(Protocol):
         ...
 
 
-@attrs.frozen(eq=False, repr=False)
-class DataPiece(Value):
+class DataPiece(Struct, frozen=True):
     """Bytes ``start .. end`` of the segment itself."""
 
     start: int
     end: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class SplicePiece(Value):
+class SplicePiece(Struct, frozen=True):
     """The chunks of a merged source, linked at ``offset``."""
 
     offset: int
@@ -74,8 +71,7 @@ class SplicePiece(Value):
 Piece: TypeAlias = DataPiece | SplicePiece
 
 
-@attrs.frozen(eq=False, repr=False)
-class SegmentFlush:
+class SegmentFlush(Struct, frozen=True, eq=False):
     """One segment's part in a cycle, as of the cut."""
 
     sid: int

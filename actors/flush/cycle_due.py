@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
-
-from ...storage_backends.base.values import Value
+from msgspec import Struct
 
 
-@attrs.frozen(eq=False, repr=False)
-class Due(Value):
+class Due(Struct, frozen=True):
     """When a flush cycle is due."""
 
     now: bool

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
+from msgspec import Struct, field
 
 from ...storage_backends.base.errors import TierlogError
 from ..kernel.reply import Reply
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Caller:
+class _Caller(Struct, frozen=True, eq=False):
     sequence: int
     """The newest operation at the call."""
     attempt: int
     """The newest attempt that began before the call."""
-    reply: Reply[None] = attrs.field(factory=Reply)
+    reply: Reply[None] = field(default_factory=Reply)
 
 
 class FlushCallers:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, 
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...journal.operations.segment_image import MergedRange
 from ...storage_backends.base.errors import TierlogError, Unavailable
@@ -30,8 +30,7 @@ _PATIENCE_MAX = 16
 """A cycle waits for a segment that was late again and again up to this many times as long."""
 
 
-@attrs.define(eq=False, repr=False)
-class _Flush:
+class _Flush(Struct, eq=False):
     """One flush of a segment."""
 
     late_at: float

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-import attrs
+from msgspec.structs import replace
 
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.checksum import Buffer
@@ -90,7 +90,7 @@ class SegmentFlusher:
             by_segment=self._whole_chunks,
             bytes_max=PIECE_BYTES if is_probe else None,
         )
-        return {sid: attrs.evolve(plans[sid], limit=limit) for sid, limit in limits.items()}
+        return {sid: replace(plans[sid], limit=limit) for sid, limit in limits.items()}
 
     @property
     def has_spilled(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import anyio.abc
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...journal.operations.segment_image import MergedRange
 from ...storage_backends.base.errors import TierlogError
@@ -22,8 +22,7 @@ from .flush_tasks import FlushTasks
 from .segment_flusher import SegmentFlusher
 
 
-@attrs.frozen(eq=False, repr=False)
-class LeftOut:
+class LeftOut(Struct, frozen=True, eq=False):
     """Segments that are not flushed to the end in this cycle."""
 
     ended: ShardedDict[int, None]

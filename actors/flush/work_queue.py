@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.segments.records import DeferredWorkRecord
 
 
-@attrs.define(eq=False, repr=False)
-class _Entry:
+class _Entry(Struct, eq=False):
     work: DeferredWorkRecord
     failures: int = 0
     not_before: float | None = None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ...journal.manifest.element import HELD_MAX
 from ...journal.operations.cycle_complete import CycleComplete
@@ -43,7 +43,6 @@ from ...storage_backends.base.errors import (
     Unavailable,
 )
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ...storage_backends.base.values import Value
 from ..kernel.slices import clear_in_slices, in_slices
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush, capture
@@ -105,8 +104,7 @@ class FlushSource(Protocol):
     async def log(self, op: Operation) -> object: ...
 
 
-@attrs.frozen(eq=False, repr=False)
-class WriterOptions(Value):
+class WriterOptions(Struct, frozen=True):
     flush_age: float = 30.0
     """Seconds after which an unflushed operation makes a full cycle due."""
     concurrent_segments: int = 8

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import attrs
+from msgspec import Struct, field
 
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -33,7 +34,6 @@ from ...storage_backends.base.files import (
     with_folder,
 )
 from ...storage_backends.base.segment_layout import StoragePlace
-from ...storage_backends.base.values import Value
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from ...storage_backends.chunks.filesystem_programs import create_root
@@ -47,12 +47,11 @@ if TYPE_CHECKING:
     from ...storage_backends.chunks.s3_requests import S3Options
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChunkLocation(Value):
+class ChunkLocation(Struct, frozen=True):
     chunks: str = ""
     """As in the configuration: ``s3://bucket/prefix``, or the absolute path of a folder that all machines of
     a store on BookKeeper share; empty for ``lts/``."""
-    s3: S3Config = attrs.field(factory=S3Config)
+    s3: S3Config = field(default_factory=S3Config)
 
     @property
     def is_bucket(self) -> bool:

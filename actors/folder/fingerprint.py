@@ -10,11 +10,10 @@ from __future__ import annotations
 from contextlib import suppress
 from hashlib import blake2b
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.codec import Encoder
 from ...storage_backends.base.files import Close, FileNumbers, Open, Program, Read
-from ...storage_backends.base.values import Value
 from ..telemetry.printable import printable
 
 FINGERPRINT_BYTES = 16
@@ -23,8 +22,7 @@ _MACHINE_ID = "/etc/machine-id"
 _MACHINE_ID_BYTES_MAX = 256
 
 
-@attrs.frozen(eq=False, repr=False)
-class Fingerprint(Value):
+class Fingerprint(Struct, frozen=True):
     digest: bytes = bytes(FINGERPRINT_BYTES)
     """Zeros: unknown, equal to any other."""
     location: str = ""

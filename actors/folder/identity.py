@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.codec import Decoder, Encoder
@@ -28,15 +28,13 @@ from ...storage_backends.base.files import (
     create_whole,
     remake_name,
 )
-from ...storage_backends.base.values import Value
 
 FORMAT_VERSION = 1
 _MAGIC = 0x544C5354  # "TLST"
 _BYTES = 4 + 2 + 16 + 16 + 4 + 8 + 4
 
 
-@attrs.frozen(eq=False, repr=False)
-class StoreIdentity(Value):
+class StoreIdentity(Struct, frozen=True):
     store_id: bytes
     log_id: bytes
     """Each container's log id is derived from it."""

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import NotOwner
 from ...storage_backends.base.files import (
@@ -32,15 +32,13 @@ from ...storage_backends.base.files import (
     Unlink,
     Write,
 )
-from ...storage_backends.base.values import Value
 
 _FILE_BYTES_MAX = 4096
 SUPERVISOR = "supervisor"
 """The role of the process that serves the folder through its hosts."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Owner(Value):
+class Owner(Struct, frozen=True):
     """A process that has the folder open."""
 
     owner_id: str

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-import attrs
+from msgspec import Struct
 
 from ...journal.log.local_layout import moved_folders
 from ...journal.manifest.store_record import MIGRATION_RECORD
@@ -36,7 +36,6 @@ from ...storage_backends.base.files import (
     Unlink,
 )
 from ...storage_backends.base.os_errors import NO_PERMISSION, NOT_SUPPORTED, explain, reason_of
-from ...storage_backends.base.values import Value
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
 from ..telemetry.logging import get_logger
 from .identity import StoreIdentity, identity_file, read_identity
@@ -58,8 +57,7 @@ _REMEDIES = {
 """What to do about errors that a repetition meets again; ``explain`` has that of others."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class StoreFolder(Value):
+class StoreFolder(Struct, frozen=True):
     """Paths below one data folder; ``path`` is absolute."""
 
     path: str

@@ -6,10 +6,9 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import InvalidArgument
-from ...storage_backends.base.values import Value
 from ...storage_backends.chunks.s3_location import SCHEME as BUCKET
 from ...storage_backends.chunks.s3_location import S3Location, parse_location
 from .paths import StoreFolder, check_path
@@ -27,8 +26,7 @@ _NO_STORE = {"ledgers", "zookeeper"}
 """Where BookKeeper and ZooKeeper have their own records, unless they are configured otherwise."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class BookKeeperLocation(Value):
+class BookKeeperLocation(Struct, frozen=True):
     servers: tuple[str, ...]
     """Of ZooKeeper, each as ``NAME:PORT``."""
     path: str

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, NotOwner, StorageFull, TierlogError
 from ...storage_backends.base.sharded_dict import ShardedDict
-from ...storage_backends.base.values import Value
 from ..kernel.slices import in_slices
 from ..telemetry.logging import get_logger
 from .garbage_queue import GarbageQueue
@@ -61,8 +61,7 @@ _NAMED = 10
 """The most chunks that one log event names."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class CollectorOptions(Value):
+class CollectorOptions(Struct, frozen=True):
     delay: float = 60.0
     """Seconds between release and deletion, at least."""
     attempts: int = 3
@@ -292,7 +291,7 @@ class Collector:
                     self._postponed += 1
                     # Referenced or of a transaction under way, for now. Dropped, it would be found by the
                     # next opening only.
-                    self._queue.put(attrs.evolve(garbage, due=now + self._pause))
+                    self._queue.put(replace(garbage, due=now + self._pause))
             await anyio.lowlevel.checkpoint()
         return found
 
@@ -513,7 +512,7 @@ class Collector:
         later = anyio.current_time() + self._pause
         for part in in_slices(ready):
             for garbage in part:
-                self._queue.put(attrs.evolve(garbage, due=later))
+                self._queue.put(replace(garbage, due=later))
             await anyio.lowlevel.checkpoint()
 
     def _warn_of_room(self, error: StorageFull) -> None:
@@ -533,7 +532,7 @@ class Collector:
             missing = await self._delete_chunks([garbage.name for garbage in part])
         except TierlogError as error:
             if len(part) == 1:
-                self._retry(attrs.evolve(part[0], is_proven=True), error)
+                self._retry(replace(part[0], is_proven=True), error)
                 return
             # Which of them failed is not known.
             for garbage in part:
@@ -566,14 +565,14 @@ class Collector:
         attempts = self._attempts.get(garbage.name, 0) + 1
         if attempts >= self._options.attempts:
             self._forget(garbage.name)
-            failed = attrs.evolve(garbage, error=str(error))
+            failed = replace(garbage, error=str(error))
             self._keep_for_retry(failed, error, is_first=attempts == self._options.attempts)
             return
 
         self._retried += 1
         self._attempts[garbage.name] = attempts
         later = anyio.current_time() + self._pause * attempts
-        self._queue.put(attrs.evolve(garbage, due=later, error=str(error)))
+        self._queue.put(replace(garbage, due=later, error=str(error)))
 
     def _keep_for_retry(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
         if is_first:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound
-from ...storage_backends.base.values import Value
 
 _COUNTED_AT_ONCE = 1000
 
@@ -30,8 +29,7 @@ async def list_parts(
         yield part
 
 
-@attrs.frozen(eq=False, repr=False)
-class GarbageTotal(Value):
+class GarbageTotal(Struct, frozen=True):
     chunks: int
     bytes: int
 

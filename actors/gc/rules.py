@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-import attrs
+from msgspec import Struct
 
 from ...journal.manifest.element import CONTAINERS_PREFIX
 from ...storage_backends.base.codec import DecodeError, hex_number
-from ...storage_backends.base.values import Value
 
 
-@attrs.frozen(eq=False, repr=False)
-class Garbage(Value):
+class Garbage(Struct, frozen=True):
     """A name that nothing refers to, and what its deletion waits for."""
 
     name: str
@@ -30,8 +28,7 @@ class Garbage(Value):
     """Whether an element of this owner has counted since it was found to be garbage (rule J9)."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChunkOrigin(Value):
+class ChunkOrigin(Struct, frozen=True):
     """What a chunk's name contains: its segment, the epoch of the owner that created it, and the segment
     offset of its first byte."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-import attrs
+from msgspec import Struct
 
-from ...storage_backends.base.values import Value
 from ...storage_backends.segments.records import DeferredWorkRecord
 from .rules import Garbage, is_run, parse_chunk_name
 
@@ -39,8 +38,7 @@ class TaskState(Enum):
     """Its deletion failed repeatedly; it is tried again ever more rarely (rule G2)."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class GcTask(Value):
+class GcTask(Struct, frozen=True):
     kind: str
     """``delete chunk``, ``delete run`` or ``delete file``, or a kind of deferred work."""
     name: str
@@ -51,8 +49,7 @@ class GcTask(Value):
     error: str = ""
 
 
-@attrs.frozen(eq=False, repr=False)
-class GcReport(Value):
+class GcReport(Struct, frozen=True):
     """The tasks of one container."""
 
     container: int

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import InvalidArgument
-from ...storage_backends.base.values import Value
 
 
-@attrs.frozen(eq=False, repr=False)
-class Backoff(Value):
+class Backoff(Struct, frozen=True):
     """Attempt ``n`` (from 0) waits ``first * factor ** n`` seconds, at most ``maximum``, less a random part
     of up to ``jitter`` of that. Raises ``InvalidArgument`` for impossible values."""
 
@@ -21,7 +19,7 @@ class Backoff(Value):
     jitter: float = 0.5
     """0 to 1: the random share of the wait, which spreads the attempts of callers that failed together."""
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         if self.first < 0 or self.maximum < self.first or self.factor < 1 or not 0 <= self.jitter <= 1:
             raise InvalidArgument(f"invalid {self}: 0 <= first <= maximum, factor >= 1, 0 <= jitter <= 1")
 

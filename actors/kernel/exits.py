@@ -6,10 +6,9 @@ import enum
 from collections.abc import Iterator, Mapping
 from typing import overload
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
-from ...storage_backends.base.values import Value
 
 
 class ExitKind(enum.Enum):
@@ -43,8 +42,7 @@ RESTARTABLE: Mapping[ExitKind, bool] = {
 _SEVERITY = (ExitKind.CLEAN, ExitKind.FAILED, ExitKind.POISONED, ExitKind.FENCED, ExitKind.CORRUPT)
 
 
-@attrs.frozen(eq=False, repr=False)
-class ActorExit(Value):
+class ActorExit(Struct, frozen=True):
     """Why an actor ended. Its ``run`` returns it."""
 
     kind: ExitKind

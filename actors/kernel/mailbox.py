@@ -19,10 +19,9 @@ import enum
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import InvalidArgument
-from ...storage_backends.base.values import Value
 from .event_source import EventSource, OneShot
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ class Lane(enum.Enum):
 _NORMAL = Lane.NORMAL
 
 
-@attrs.frozen(eq=False, repr=False)
-class LaneBounds(Value):
+class LaneBounds(Struct, frozen=True):
     """The bounds of one lane, at least 1 each. An item larger than ``size_bytes`` is admitted alone, to an
     empty lane."""
 
@@ -55,8 +53,7 @@ class LaneBounds(Value):
     """Charged bytes: payload and ``ITEM_OVERHEAD`` for each item."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class MailboxOptions(Value):
+class MailboxOptions(Struct, frozen=True):
     normal: LaneBounds = LaneBounds(count=4096, size_bytes=64 << 20)
     internal: LaneBounds = LaneBounds(count=1024, size_bytes=16 << 20)
     internal_burst: int = 32

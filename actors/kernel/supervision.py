@@ -16,18 +16,17 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import anyio
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...storage_backends.base.errors import InvalidArgument
-from ...storage_backends.base.values import Value
 from .backoff import Backoff
 from .exits import RESTARTABLE, ActorExit, exit_of
 
 DEFAULT_BACKOFF = Backoff(first=0.1, maximum=30.0)
 
 
-@attrs.frozen(eq=False, repr=False)
-class RestartPolicy(Value):
+class RestartPolicy(Struct, frozen=True):
     backoff: Backoff = DEFAULT_BACKOFF
     restarts_max: int = 10
     """Restarts allowed within ``window``; 0 means none."""
@@ -36,7 +35,7 @@ class RestartPolicy(Value):
     healthy_after: float = 60.0
     """A run of this many seconds resets the backoff."""
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         if self.restarts_max < 0 or self.window <= 0 or self.healthy_after < 0:
             raise InvalidArgument(f"invalid {self}: restarts_max >= 0, window > 0, healthy_after >= 0")
 
@@ -51,8 +50,7 @@ class SupervisionStep(enum.Enum):
     """It ended too often."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class SupervisionEvent(Value):
+class SupervisionEvent(Struct, frozen=True):
     name: str
     step: SupervisionStep
     exit: ActorExit | None = None
@@ -102,7 +100,7 @@ class RestartPlan:
         if not policy.restarts_max:
             return last
         why = f"gave up: {policy.restarts_max} restarts within {policy.window:g} s were not enough"
-        return attrs.evolve(last, detail=f"{why}; last: {last.detail}" if last.detail else why)
+        return replace(last, detail=f"{why}; last: {last.detail}" if last.detail else why)
 
 
 async def supervise(

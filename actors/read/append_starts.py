@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import DataCorruption, SegmentNotFound
-from ...storage_backends.base.values import Value
 from .reader import ReadableSegment
 
 APPEND_STARTS_MAX = 4096
@@ -31,8 +30,7 @@ class StartsStorage(Protocol):
     async def starts(self, segment: int, start: int, end: int, limit: int) -> Sequence[int]: ...
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Flushed(Value):
+class _Flushed(Struct, frozen=True):
     """A flushed range of a segment, which begins at ``base`` of the segment in question."""
 
     sid: int
@@ -41,8 +39,7 @@ class _Flushed(Value):
     end: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Plan(Value):
+class _Plan(Struct, frozen=True):
     flushed: tuple[_Flushed, ...]
     known: tuple[int, ...]
 

@@ -9,13 +9,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
-from ...storage_backends.base.values import Value
 
-
-@attrs.frozen(eq=False, repr=False)
-class LogExtent(Value):
+class LogExtent(Struct, frozen=True):
     """The segment's bytes ``start .. end`` are in the window of the log that begins with group ``window``."""
 
     start: int
@@ -50,9 +48,9 @@ class LogExtents:
         touched = [extent for extent in self._from(first) if extent.start < end]
         moved = [LogExtent(start, end, window)]
         if touched and touched[0].start < start:
-            moved.insert(0, attrs.evolve(touched[0], end=start))
+            moved.insert(0, replace(touched[0], end=start))
         if touched and touched[-1].end > end:
-            moved.append(attrs.evolve(touched[-1], start=end))
+            moved.append(replace(touched[-1], start=end))
         self._starts[first : first + len(touched)] = array("Q", [extent.start for extent in moved])
         self._ends[first : first + len(touched)] = array("Q", [extent.end for extent in moved])
         self._windows[first : first + len(touched)] = array("Q", [extent.window for extent in moved])

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.abc
 import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import InvalidArgument, TierlogError
@@ -40,8 +41,7 @@ Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 """``fetch(sid, offset, size)``: bytes of long-term storage, checked."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ReadAheadOptions(Value):
+class ReadAheadOptions(Struct, frozen=True):
     block_bytes: int = 1 << 20
     """Windows end at multiples of it, and are at least as large."""
     window_bytes: int = 4 << 20

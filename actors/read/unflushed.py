@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, GroupPayload
@@ -38,8 +39,7 @@ _KEPT_BYTES = 4 << 20
 """Windows of about this size are kept; the newest one whatever its size."""
 
 
-@attrs.define(eq=False, repr=False)
-class _Run:
+class _Run(Struct, eq=False):
     """Contiguous bytes of a segment."""
 
     start: int
@@ -47,8 +47,7 @@ class _Run:
     parts: list[Buffer]
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Window:
+class _Window(Struct, frozen=True, eq=False):
     """What one window of the log holds of each segment."""
 
     size: int
@@ -183,7 +182,7 @@ class UnflushedBytes:
                 if sid in sizes:
                     continue  # its window would be read again for the rest
                 size = room
-                extent = attrs.evolve(extent, end=extent.start + size)
+                extent = replace(extent, end=extent.start + size)
             taken.append((sid, extent))
             sizes[sid] = sizes.get(sid, 0) + size
             free -= size

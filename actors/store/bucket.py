@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-import attrs
+from msgspec.structs import replace
 
 from ...journal.coordination.contract import CONTROL, IDENTITY, TERM, Coordination
 from ...journal.coordination.objects import ObjectCoordination
@@ -115,7 +115,7 @@ class BucketPlace(SharedPlace):
         return S3Log(self._objects, f"{_LOGS}{index:04d}/", log_id, self._world, options, owner)
 
     def checkpoints(self, options: CheckpointOptions) -> CheckpointOptions:
-        return attrs.evolve(
+        return replace(
             options,
             files_max=_GROUPS_MAX,
             small_file_bytes=_SMALL_GROUP,

@@ -19,6 +19,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import anyio
 import attrs
+from msgspec.structs import replace
 
 from ...journal.manifest.chain import StoredElement, element_name, journal_prefix, runs_prefix
 from ...journal.manifest.element import SEGMENTS, Element
@@ -224,7 +225,7 @@ class LtsView(SegmentView[LtsContainer]):
         super().__init__(
             [LtsContainer(index, chunks, record.store) for index in range(record.containers)], chunks
         )
-        self.place = attrs.evolve(place, store=record.store.hex())
+        self.place = replace(place, store=record.store.hex())
         self.record = record
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import anyio.to_thread
 import attrs
+from msgspec.structs import replace
 
 from ...journal.log.local import LocalLog
 from ...journal.log.local_layout import LocalLogOptions, log_folder
@@ -157,7 +158,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
 
 def _read_ahead(config: StoreConfig) -> ReadAheadOptions:
     usual, ahead = ReadAheadOptions(), config.read_ahead.bytes
-    return attrs.evolve(
+    return replace(
         usual, ahead_bytes=ahead, window_bytes=min(usual.window_bytes, max(usual.block_bytes, ahead))
     )
 
@@ -179,7 +180,7 @@ def runtime_options(
     migrates: bool = False,
     flush_budget: float = 0.0,
 ) -> RuntimeOptions:
-    container = attrs.evolve(container_options(config, adopt=adopt), is_built=is_built, migrates=migrates)
+    container = replace(container_options(config, adopt=adopt), is_built=is_built, migrates=migrates)
     return RuntimeOptions(
         container=container,
         storage=storage_options(config),
@@ -385,7 +386,7 @@ class StoreOpener:
             fingerprint = await self._prepare_folder()
             budget = self.config.shutdown.embedded_budget
             parts = self._parts(identity, opening.owner_id, storage, fingerprint, budget)
-            async with serve(attrs.evolve(parts, withdraw=opening.withdraw)) as store:
+            async with serve(replace(parts, withdraw=opening.withdraw)) as store:
                 yield store
 
     @asynccontextmanager

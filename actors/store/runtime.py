@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, TierlogError
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
 _FENCE_CHECK_SECONDS = 1.0
 
 
-@attrs.frozen(eq=False, repr=False)
-class RuntimeOptions:
+class RuntimeOptions(Struct, frozen=True, eq=False):
     container: ContainerOptions
     storage: StorageOptions
     restart: RestartPolicy
@@ -70,8 +70,7 @@ class RuntimeOptions:
     """Seconds for which the end of ``running()`` flushes first (rule F9)."""
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class RuntimeParts:
+class RuntimeParts(Struct, frozen=True, eq=False, kw_only=True):
     """The parts with which a process serves a store."""
 
     identity: StoreIdentity
@@ -114,12 +113,12 @@ class ContainerRuntime:
         self._parts = parts
         record = SharedStoreRecord(parts.identity.store_id, parts.identity.containers)
         cache = parts.chunk_cache
-        self._container_options = attrs.evolve(
+        self._container_options = replace(
             options.container,
             span=parts.span,
             chunk_cache=cache,
             store_record=record,
-            place=attrs.evolve(parts.place, store=self.store_id),
+            place=replace(parts.place, store=self.store_id),
         )
         chunks = parts.chunks
         if cache is not None:

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import anyio
 import attrs
+from msgspec.structs import replace
 
 from ...journal.coordination.contract import CONTROL, IDENTITY, TERM, Coordination
 from ...journal.log.contract import DurableDataLog
@@ -213,7 +214,7 @@ class SharedOpener:
             async with announced(self.files, self.world, local, host_id) as opening:
                 budget, owner = self.config.shutdown.flush_budget, bytes.fromhex(opening.owner_id)
                 parts = await self._awaited(partial(self._parts, identity, owner, budget))
-                parts = attrs.evolve(parts, coordination=coordination)
+                parts = replace(parts, coordination=coordination)
                 async with ContainerRuntime(parts).running() as runtime:
                     yield runtime
 
@@ -273,7 +274,7 @@ class SharedOpener:
             chunks.observe(self.span)
         options = runtime_options(config, adopt=self.adopt, migrates=self.migrates, flush_budget=flush_budget)
         checkpoint = place.checkpoints(options.container.checkpoint)
-        container = attrs.evolve(options.container, checkpoint=checkpoint)
+        container = replace(options.container, checkpoint=checkpoint)
         cache = chunk_cache_folder(folder, self.cache, identity)
         # As in a data folder: a folder is not worth a copy unless the user says so.
         is_cached = bool(config.chunk_cache.bytes and (location.is_bucket or config.chunk_cache.path))
@@ -286,7 +287,7 @@ class SharedOpener:
             # The same on all machines: for display only.
             folder=Fingerprint(location=f"{socket.gethostname()}:{self.location}"),
             make_disk=self._disk_maker(identity, owner),
-            options=attrs.evolve(options, container=container),
+            options=replace(options, container=container),
             world=self.world,
             span=self.span,
             requests=place.counts,

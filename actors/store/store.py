@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, TypeVar, overload
 
 import anyio
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.arguments import (
     ROLLING_SIZE_MIN,
@@ -75,7 +75,6 @@ from ...storage_backends.base.transactions import (
     is_staged,
     staged_name,
 )
-from ...storage_backends.base.values import Value
 from ...storage_backends.base.verbs import SegmentVerbs
 from ..container.attributes import list_attributes
 from ..container.batch_append import Outcome
@@ -120,8 +119,7 @@ _EXPIRED_AT_ONCE = 1024
 """Writers that one step of a container expires."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class RollingSizes(Value):
+class RollingSizes(Struct, frozen=True):
     """Bytes at which a segment's chunks roll."""
 
     default: int

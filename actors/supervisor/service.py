@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import attrs
+from msgspec.structs import replace
 
 from ...storage_backends.base.errors import InvalidArgument, shown
 from ...storage_backends.base.world import World
@@ -263,9 +264,7 @@ async def _find_orphans(files: LocalFiles, store: StoreAsked) -> dict[str, Owner
 def _verified(owner: Owner, folder: StoreFolder) -> Owner:
     """``owner``, without its ``start`` unless the process that it names holds the lock: whoever may write
     into the folder can name any process (rule V4)."""
-    return (
-        owner if holds_lock(owner.pid, f"{folder.owners}/{owner.owner_id}") else attrs.evolve(owner, start="")
-    )
+    return owner if holds_lock(owner.pid, f"{folder.owners}/{owner.owner_id}") else replace(owner, start="")
 
 
 def _check_control_port(options: ServiceOptions, address: str) -> None:

@@ -31,6 +31,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from typing import TypeAlias
 
 import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import InvalidArgument, StorageFull
@@ -47,8 +48,7 @@ GroupPayload: TypeAlias = tuple[int, memoryview]
 """A group's number and payload."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class GroupInfo(Value):
+class GroupInfo(Struct, frozen=True):
     """One recovered group, from its frame alone."""
 
     number: int
@@ -59,8 +59,7 @@ class GroupInfo(Value):
     """The lowest group number that a reader of this group needs; 0 if it names none."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class OpenedLog:
+class OpenedLog(Struct, frozen=True, eq=False):
     epoch: int
     history_epoch: int
     """The highest epoch in the log before this open; 0 for a new log. A claim in long-term storage above it

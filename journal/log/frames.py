@@ -19,12 +19,11 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import NamedTuple
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.checksum import Buffer, crc32c, crc32c_of
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import StoreMismatch
-from ...storage_backends.base.values import Value
 from .contract import GROUP_BYTES_MAX
 
 FORMAT_VERSION = 1
@@ -52,24 +51,21 @@ _SEALS_MAX = 1 << 20
 _BODY_BYTES_MAX = 64 + 20 * _SEALS_MAX
 
 
-@attrs.frozen(order=True)
-class FileId:
+class FileId(Struct, frozen=True, order=True):
     """A WAL file within its log: the epoch of its owner and its number among that owner's files, from 1."""
 
     epoch: int
     sequence: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class Seal(Value):
+class Seal(Struct, frozen=True):
     """An older file ends at exactly ``end`` bytes, whatever follows them (rule W4)."""
 
     file: FileId
     end: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class FileHeader(Value):
+class FileHeader(Struct, frozen=True):
     """The first record of a WAL file. The newest valid one decides which older files count (rule W4)."""
 
     log_id: bytes

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 import anyio
-import attrs
+from msgspec.structs import replace
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import (
@@ -537,7 +537,7 @@ class LocalLog(DurableDataLog):
 
     def _note_room(self, room: Room) -> None:
         assert self._current is not None
-        self._current = attrs.evolve(self._current, allocated=room.allocated)
+        self._current = replace(self._current, allocated=room.allocated)
         self._reserve_file = room.reserve_file
         ahead = room.allocated >= self._current.position + self._options.reserve
         self._allocated_bytes = room.space.log

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn, TypeVar, overload
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption, StoreMismatch
@@ -57,8 +57,7 @@ HISTORY_START = 1
 """The number of a log's first group."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class WalFile:
+class WalFile(Struct, frozen=True, eq=False):
     """A file that counts, with its frames."""
 
     header: FileHeader
@@ -87,24 +86,21 @@ class WalFile:
         return max(self.header.truncate_before, self.frames.truncate_before())
 
 
-@attrs.frozen(eq=False, repr=False)
-class LastGroup:
+class LastGroup(Struct, frozen=True, eq=False):
     number: int
     tag: int
     truncate_before: int
     payload: bytes
 
 
-@attrs.frozen(eq=False, repr=False)
-class Part:
+class Part(Struct, frozen=True, eq=False):
     """A sealed file that later owners need: its seal and the number of its first group."""
 
     seal: Seal
     first_group: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class History:
+class History(Struct, frozen=True, eq=False):
     """The content of the log that an opener takes over."""
 
     files: Sequence[WalFile]
@@ -171,8 +167,7 @@ class _Groups(Sequence[GroupInfo]):
         return GroupInfo(number, epoch, frame.tag, frame.size, frame.truncate_before)
 
 
-@attrs.frozen(eq=False, repr=False)
-class _Content:
+class _Content(Struct, frozen=True, eq=False):
     """A WAL file that is being read. It has a header if that is valid and, in an opener's file, followed by
     the re-logged frame."""
 

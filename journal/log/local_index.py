@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
-import attrs
+from msgspec import Struct, field
 
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
@@ -23,8 +23,7 @@ INDEXED_GROUPS = 512
 """Each costs the step of the event loop that checks the window a few microseconds, however small it is."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class LogWindow:
+class LogWindow(Struct, frozen=True, eq=False):
     """The groups from ``first`` to before ``next``, in the bytes ``start .. end`` of a file. The first window
     of a file begins with its header."""
 
@@ -35,13 +34,12 @@ class LogWindow:
     end: int
 
 
-@attrs.define(eq=False, repr=False)
-class _IndexedFile:
+class _IndexedFile(Struct, eq=False):
     file: FileId
     next: int
     end: int
-    numbers: array[int] = attrs.field(factory=lambda: array("Q"))
-    starts: array[int] = attrs.field(factory=lambda: array("Q"))
+    numbers: array[int] = field(default_factory=lambda: array("Q"))
+    starts: array[int] = field(default_factory=lambda: array("Q"))
 
 
 class GroupIndex:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.values import Value
 from .frames import FileId
@@ -37,8 +38,7 @@ class LocalLogOptions(Value):
     """User appends are refused below this much free space, and accepted again above twice as much (W6)."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class LogLayout(Value):
+class LogLayout(Struct, frozen=True):
     """Paths of one log."""
 
     folder: str

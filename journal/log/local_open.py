@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import DataCorruption, StorageFull, StoreMismatch
 from ...storage_backends.base.files import (
@@ -66,8 +66,7 @@ _READINGS_MAX = 5
 T = TypeVar("T")
 
 
-@attrs.frozen(eq=False, repr=False)
-class TakenOver:
+class TakenOver(Struct, frozen=True, eq=False):
     """The log as its new owner found and left it."""
 
     current: CurrentFile
@@ -75,8 +74,7 @@ class TakenOver:
     room: Room
 
 
-@attrs.frozen(eq=False, repr=False)
-class Opened:
+class Opened(Struct, frozen=True, eq=False):
     epoch: int
     history_epoch: int
     history: History
@@ -84,8 +82,7 @@ class Opened:
     owned: TakenOver
 
 
-@attrs.frozen(eq=False, repr=False)
-class Inspected:
+class Inspected(Struct, frozen=True, eq=False):
     epoch: int
     history: History
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import enum
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.files import FileHandle, FindData, Program, Read
-from ...storage_backends.base.values import Value
 from .frame_table import FrameTable
 from .frames import FRAME_HEADER_BYTES, FRAME_MAGIC_BYTES, Frame, decode_frame, frame_end
 
@@ -24,8 +23,7 @@ class Ending(enum.Enum):
     CORRUPT = "a valid frame follows an invalid one"
 
 
-@attrs.frozen(eq=False, repr=False)
-class Scan(Value):
+class Scan(Struct, frozen=True):
     frames: FrameTable
     ending: Ending
 
@@ -35,8 +33,7 @@ class Scan(Value):
         return self.frames.end
 
 
-@attrs.frozen(eq=False, repr=False)
-class FrameRun:
+class FrameRun(Struct, frozen=True, eq=False):
     """What the frames of a file must be like to count."""
 
     start: int

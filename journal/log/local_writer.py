@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.errors import StorageFull, Unavailable
 from ...storage_backends.base.files import (
@@ -63,8 +64,7 @@ class LogContext:
             yield Close(handle)
 
 
-@attrs.frozen(eq=False, repr=False)
-class CurrentFile:
+class CurrentFile(Struct, frozen=True, eq=False):
     """The file that groups are written to."""
 
     handle: FileHandle
@@ -82,8 +82,7 @@ class CurrentFile:
     """Where the bytes of its earlier life end (W13); 0 if it is new."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Space:
+class Space(Struct, frozen=True, eq=False):
     """What was measured on the disk."""
 
     free: int
@@ -92,8 +91,7 @@ class Space:
     """Bytes of the blocks that the log's folder holds."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Room:
+class Room(Struct, frozen=True, eq=False):
     space: Space
     allocated: int
     reserve_file: bool

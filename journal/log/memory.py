@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import anyio.lowlevel
 import attrs
+from msgspec.structs import replace
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import DataCorruption, NotOwner
@@ -126,7 +127,7 @@ class MemoryLog(DurableDataLog):
         self._own_epochs.append(self._epoch)
         if state.groups:
             last = state.groups[-1]
-            state.groups[-1] = last._replace(info=attrs.evolve(last.info, epoch=self._epoch))
+            state.groups[-1] = last._replace(info=replace(last.info, epoch=self._epoch))
 
     @property
     def own_epochs(self) -> Collection[int]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TypeVar
 
-import attrs
+from msgspec import Struct
 
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
@@ -39,7 +39,6 @@ from ...storage_backends.base.files import (
     sync_ancestry,
 )
 from ...storage_backends.base.ids import EPOCH_MAX
-from ...storage_backends.base.values import Value
 
 REGISTER_BYTES = 4096
 EPOCH_RECORD_BYTES = 512
@@ -62,8 +61,7 @@ Raised = tuple[FileHandle, int, int]
 """The register, the epoch before, and the epoch now."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Watermark(Value):
+class Watermark(Struct, frozen=True):
     """How far the log of ``epoch`` is known to be durable: it does not end before this (rule W3)."""
 
     epoch: int
@@ -76,8 +74,7 @@ class Watermark(Value):
     """Whether the owner closed the log here: the footer."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class RegisterImage(Value):
+class RegisterImage(Struct, frozen=True):
     epoch: int
     watermarks: dict[int, Watermark]
     """By epoch."""

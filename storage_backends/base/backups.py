@@ -12,10 +12,9 @@ from contextlib import suppress
 from enum import Enum
 
 import anyio
-import attrs
+from msgspec import Struct
 
 from .errors import BackupIncomplete, BackupNotFound, InvalidArgument, TierlogError
-from .values import Value
 
 NAME_PATTERN = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}"
 UNDO_SECONDS = 5.0
@@ -39,8 +38,7 @@ def check_backup_name(name: str) -> str:
     return name
 
 
-@attrs.frozen(eq=False, repr=False)
-class Backup(Value):
+class Backup(Struct, frozen=True):
     """A backup in long-term storage."""
 
     name: str
@@ -64,8 +62,7 @@ class StepKind(Enum):
     """Keep nothing for which there is no record; but with a token what another call is making."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class BackupStep(Value):
+class BackupStep(Struct, frozen=True):
     """What one container is asked to do. All steps may be repeated."""
 
     container: int
@@ -78,8 +75,7 @@ class BackupStep(Value):
     """Of ``PUT``: what each container answered to ``PIN``."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class StepAnswer(Value):
+class StepAnswer(Struct, frozen=True):
     position: tuple[int, int] = (0, 0)
     """Of ``PIN``: number and CRC of the element that lists the pin."""
     found: bool = False

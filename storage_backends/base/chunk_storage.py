@@ -70,12 +70,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-import attrs
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from .checksum import Buffer
 from .errors import InvalidArgument, Unsupported
-from .values import Value
 
 if TYPE_CHECKING:
     from .storage_statistics import ChunkStorageStatistics
@@ -129,8 +128,7 @@ def check_buffers(name: str, data: Sequence[Buffer]) -> None:
             )
 
 
-@attrs.frozen(eq=False, repr=False)
-class Capabilities(Value):
+class Capabilities(Struct, frozen=True):
     """What a storage can do; constant. A verb that needs a missing capability raises ``Unsupported`` and does
     nothing."""
 
@@ -145,16 +143,14 @@ class Capabilities(Value):
     a chunk whose creation had an unknown outcome may be visible now and gone after a power loss."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChunkInfo(Value):
+class ChunkInfo(Struct, frozen=True):
     name: str
     length: int
     read_only: bool = False
     """Whether it refuses writes. Set by ``info`` only, and False if the backend does not know."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChunkRange(Value):
+class ChunkRange(Struct, frozen=True):
     """The bytes ``offset .. offset + length`` of one chunk."""
 
     name: str

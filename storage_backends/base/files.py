@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
+from msgspec import Struct
 
 from .checksum import Buffer
 from .values import Value
@@ -49,44 +50,35 @@ class FileHandle(ABC):
     def path(self) -> str: ...
 
 
-class IoCall(Value):
-    """The base of all calls. Those with equal fields inherit them from one class: attrs takes 0.3 ms to make
-    one, which delays the first opening."""
-
-    __slots__ = ()
+class IoCall(Struct, frozen=True):
+    """The base of all calls."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class _OnHandle(IoCall):
+class _OnHandle(IoCall, frozen=True):
     handle: FileHandle
 
 
-@attrs.frozen(eq=False, repr=False)
-class _OnPath(IoCall):
+class _OnPath(IoCall, frozen=True):
     path: str
 
 
-@attrs.frozen(eq=False, repr=False)
-class _OnRange(IoCall):
+class _OnRange(IoCall, frozen=True):
     handle: FileHandle
     offset: int
     size: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class _OnSize(IoCall):
+class _OnSize(IoCall, frozen=True):
     handle: FileHandle
     size: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class _OnNames(IoCall):
+class _OnNames(IoCall, frozen=True):
     source: str
     target: str
 
 
-@attrs.frozen(eq=False, repr=False)
-class Open(IoCall):
+class Open(IoCall, frozen=True):
     """Open a regular file: result ``FileHandle``; ``NOT_A_FILE`` has the errors of anything else. ``create``:
     create it, ``FileExistsError`` if it exists. ``cold``: what is written will not be read soon, so the page
     cache need not keep it once it is synced."""
@@ -97,16 +89,15 @@ class Open(IoCall):
     cold: bool = False
 
 
-class Close(_OnHandle):
+class Close(_OnHandle, frozen=True):
     """Close the file."""
 
 
-class Read(_OnRange):
+class Read(_OnRange, frozen=True):
     """Read up to ``size`` bytes at ``offset``: result ``bytes``, short only at the end of the file."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Write(IoCall):
+class Write(IoCall, frozen=True):
     """Write all buffers one after the other at ``offset``. After an ``OSError`` any part may be written.
     ``bulk``: no caller waits for the following sync, so the disk may begin at once in slices, between syncs
     of other files. ``filler``: so many of the last bytes are zeros that the next write goes over, and stay in
@@ -119,16 +110,15 @@ class Write(IoCall):
     filler: int = 0
 
 
-class Sync(_OnHandle):
+class Sync(_OnHandle, frozen=True):
     """fdatasync: make everything written to the file durable. Never retried after a failure (rule W6)."""
 
 
-class Size(_OnHandle):
+class Size(_OnHandle, frozen=True):
     """The file's length in bytes: result ``int``."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class FindData(IoCall):
+class FindData(IoCall, frozen=True):
     """Where the next bytes are, at or behind ``offset``, that may be other than zeros: result ``int``, at the
     end of the file its length. Holes and allocated blocks that were never written are passed over where the
     file system knows them."""
@@ -137,24 +127,23 @@ class FindData(IoCall):
     offset: int
 
 
-class Allocate(_OnRange):
+class Allocate(_OnRange, frozen=True):
     """Reserve disk blocks for ``offset .. offset + size`` without changing the file's length. ``ENOSPC`` if
     there is no room; a no-op where the file system does not support it."""
 
 
-class Extend(_OnSize):
+class Extend(_OnSize, frozen=True):
     """Make the file at least ``size`` bytes long, with zeros. A later sync of bytes written there need not
     make a new length durable, which makes it about a third cheaper (one journal commit per group, on
     ext4)."""
 
 
-class Trim(_OnSize):
+class Trim(_OnSize, frozen=True):
     """End a file at ``size`` bytes and free the blocks behind them, also those that ``Allocate`` reserved. A
     shorter file stays as it is."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Lock(IoCall):
+class Lock(IoCall, frozen=True):
     """An exclusive flock, held until ``Unlock`` or ``Close``. Result ``bool``: False if ``wait`` is False and
     another process holds it. One that is held for long raises ``EBUSY``."""
 
@@ -162,22 +151,21 @@ class Lock(IoCall):
     wait: bool = True
 
 
-class Unlock(_OnHandle):
+class Unlock(_OnHandle, frozen=True):
     """Release the lock."""
 
 
-class MakeFolder(_OnPath):
+class MakeFolder(_OnPath, frozen=True):
     """Make a folder and its missing parents, if they do not exist. Durable after ``SyncFolder`` of each
     parent."""
 
 
-class SyncFolder(_OnPath):
+class SyncFolder(_OnPath, frozen=True):
     """Make the folder's entries (creations, links, renames, unlinks in it) durable. Fails too if the same
     call of another program failed after this program began (rule W11)."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ListFolder(IoCall):
+class ListFolder(IoCall, frozen=True):
     """The names in a folder, sorted: result ``list[FolderEntry]``; ``FileNotFoundError`` if it is missing.
     ``others``: also below a ``nofollow_root`` with those of links, pipes, devices and sockets."""
 
@@ -197,71 +185,69 @@ class FolderEntry(Value):
     """When it was written or touched last: to compare files with each other."""
 
 
-class Unlink(_OnPath):
+class Unlink(_OnPath, frozen=True):
     """Remove a file; ``FileNotFoundError`` if it is missing."""
 
 
-class RemoveFolder(_OnPath):
+class RemoveFolder(_OnPath, frozen=True):
     """Remove an empty folder."""
 
 
-class Link(_OnNames):
+class Link(_OnNames, frozen=True):
     """Give the file at ``source`` the second name ``target``; ``FileExistsError`` if that exists."""
 
 
-class Rename(_OnNames):
+class Rename(_OnNames, frozen=True):
     """Give the file at ``source`` the name ``target``. A file that had this name loses it."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class SetReadOnly(IoCall):
+class SetReadOnly(IoCall, frozen=True):
     path: str
     read_only: bool
 
 
-class IsReadOnly(_OnPath):
+class IsReadOnly(_OnPath, frozen=True):
     """Whether the file's permissions allow no one to write: result ``bool``; ``FileNotFoundError`` if it is
     missing."""
 
 
-class IsShared(_OnPath):
+class IsShared(_OnPath, frozen=True):
     """Whether other users than its owner may write to the file or folder: result ``bool``;
     ``FileNotFoundError`` if it is missing."""
 
 
-class IsGuarded(_OnPath):
+class IsGuarded(_OnPath, frozen=True):
     """Whether nobody but this user and root can change what is in a folder, or put another one in its place:
     it and its parent are theirs, and no other may write to them; to a parent with the sticky bit all may.
     Result ``bool``; ``FileNotFoundError`` if it is missing."""
 
 
-class IsAsMade(_OnPath):
+class IsAsMade(_OnPath, frozen=True):
     """Whether a folder is as ``MakeFolder`` makes it: of this user, accessible to no other, and without
     extended attributes. One that somebody prepared is not. Result ``bool``; ``FileNotFoundError`` if it is
     missing."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class IsSameFile(IoCall):
+class IsSameFile(IoCall, frozen=True):
     """Whether both paths name the same file: result ``bool``; ``FileNotFoundError`` if one is missing."""
 
     path: str
     other: str
 
 
-class Touch(_OnHandle):
+class Touch(_OnHandle, frozen=True):
     """Make the file the one that was modified last."""
 
 
-class IsNamed(_OnHandle):
+class IsNamed(_OnHandle, frozen=True):
     """Whether the path of the open file still leads to it: result ``bool``."""
 
 
-class FileNumbers(_OnPath):
+class FileNumbers(_OnPath, frozen=True):
     """The device and the inode of a file or folder: result ``tuple[int, int]``. A copy has others."""
 
 
-class FreeSpace(_OnPath):
+class FreeSpace(_OnPath, frozen=True):
     """Bytes free for this user on the file system of ``path``: result ``int``."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from itertools import chain
 from typing import Protocol, TypeVar
 
-import attrs
+from msgspec import Struct
 
 from .arguments import check_int, check_prefix
 from .codec import DecodeError, Encoder
@@ -16,7 +16,6 @@ from .errors import InvalidArgument
 from .page_tokens import check_token, decode_token, encode_token
 from .segments import SEGMENTS_PAGE_MAX
 from .transactions import TRANSACTIONS_PAGE_MAX, TransactionInfo
-from .values import Value
 
 T = TypeVar("T")
 Part = tuple[Sequence[T], str | None]
@@ -24,8 +23,7 @@ Part = tuple[Sequence[T], str | None]
 others."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Listing:
+class Listing(Struct, frozen=True, eq=False):
     limit_max: int
     mark: bytes
     """Is in the checksums of its tokens: those of other listings are refused."""
@@ -75,8 +73,7 @@ async def all_pages(ask: AskPage[P], prefix: str) -> AsyncGenerator[P, None]:
             return
 
 
-@attrs.frozen(eq=False, repr=False)
-class PageAsked(Value):
+class PageAsked(Struct, frozen=True):
     """What a page is asked for with."""
 
     listing: Listing

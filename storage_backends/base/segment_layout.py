@@ -10,12 +10,11 @@ import struct
 from collections.abc import Sequence
 from itertools import pairwise
 
-import attrs
+from msgspec import Struct
 
 from .checksum import BLOCK
 from .chunk_storage import check_chunk_name
 from .errors import InvalidArgument
-from .values import Value
 
 LAYOUT_CHUNKS_MAX = 1_000
 """The most chunks of one answer."""
@@ -23,8 +22,7 @@ LAYOUT_BLOCKS_MAX = 1 << 16
 """The most checksums of one answer: those of 64 GiB."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class StoragePlace(Value):
+class StoragePlace(Struct, frozen=True):
     """Where a store's chunks are, without credentials."""
 
     store: str = ""
@@ -38,8 +36,7 @@ class StoragePlace(Value):
     """The region of the bucket; empty: that of the environment."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChunkExtent(Value):
+class ChunkExtent(Struct, frozen=True):
     """Consecutive whole blocks of one chunk."""
 
     start: int
@@ -52,7 +49,7 @@ class ChunkExtent(Value):
     crcs: bytes
     """The CRC32C of each block of 1 MiB, u32 big-endian; the chunk's last block ends at ``length``."""
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         check_chunk_name(self.chunk)
         count, rest = divmod(len(self.crcs), 4)
         if (
@@ -62,7 +59,7 @@ class ChunkExtent(Value):
             or self.begin >= self.start + self.length
             or (self.block + count - 1) * BLOCK >= self.length
         ):
-            raise InvalidArgument(f"the extent of chunk {self.chunk} is none: {attrs.astuple(self)[2:4]}")
+            raise InvalidArgument(f"the extent of chunk {self.chunk} is none: {(self.length, self.block)}")
 
     @property
     def begin(self) -> int:
@@ -78,8 +75,7 @@ class ChunkExtent(Value):
         return struct.unpack(f">{len(self.crcs) // 4}I", self.crcs)
 
 
-@attrs.frozen(eq=False, repr=False)
-class SegmentLayout(Value):
+class SegmentLayout(Struct, frozen=True):
     """The chunks that have a range of a segment's flushed bytes."""
 
     segment_id: int
@@ -101,6 +97,6 @@ class SegmentLayout(Value):
     where one is missing, ask again."""
     place: StoragePlace
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         if any(before.end != after.begin for before, after in pairwise(self.extents)):
             raise InvalidArgument("the extents of a layout do not follow each other without a gap")

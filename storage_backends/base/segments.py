@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-import attrs
+from msgspec import Struct
 
 from .errors import InvalidArgument, shown
-from .values import Value
 
 ATTRIBUTE_MIN = -(1 << 63)
 ATTRIBUTE_MAX = (1 << 63) - 1
@@ -40,8 +39,7 @@ class AttributeUpdateKind(Enum):
     """Set it if it equals ``expected``, or if it is missing and ``expected`` is None."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class AttributeUpdate(Value):
+class AttributeUpdate(Struct, frozen=True):
     """A change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS,
     expected=6)``.
 
@@ -57,7 +55,7 @@ class AttributeUpdate(Value):
     expected: int | None = None
     """For ``REPLACE_IF_EQUALS`` only."""
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         check_attribute_name(self.name)
         for value in (self.value, 0 if self.expected is None else self.expected):
             _check_value(self.name, value)
@@ -94,8 +92,7 @@ def _check_value(name: AttributeName, value: object) -> None:
         raise InvalidArgument(f"attribute {name!r}: a value is a signed 64-bit integer, not {shown(value)}")
 
 
-@attrs.frozen(eq=False, repr=False)
-class SegmentInfo(Value):
+class SegmentInfo(Struct, frozen=True):
     """A snapshot of one segment. Everything in it is durable."""
 
     name: str
@@ -122,8 +119,7 @@ class SegmentInfo(Value):
     which begins another one. Keep it with an offset that outlives the store or the client, and pass both."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class SegmentPage(Value):
+class SegmentPage(Struct, frozen=True):
     """Names of segments, in order."""
 
     names: list[str]
@@ -133,8 +129,7 @@ class SegmentPage(Value):
     segments or of the process that gave it."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class AttributePage(Value):
+class AttributePage(Struct, frozen=True):
     """Some attributes of a segment, as of one moment, in order."""
 
     attributes: Mapping[AttributeName, int]

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import attrs
+from msgspec import Struct
 
 from .arguments import check_int, check_many
 from .errors import InvalidArgument, TooLarge, shown
-from .values import Value
 
 TABLE_KEY_BYTES_MAX = 8 << 10
 TABLE_VALUE_BYTES_MAX = 1 << 20
@@ -41,8 +40,7 @@ class TableChange(NamedTuple):
     version: int
 
 
-@attrs.frozen(eq=False, repr=False)
-class TablePage(Value):
+class TablePage(Struct, frozen=True):
     """Rows in the order of their keys."""
 
     rows: list[TableRow]
@@ -51,8 +49,7 @@ class TablePage(Value):
     """Continues after this page; None if there is nothing more. It stays valid across restarts."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChangesPage(Value):
+class ChangesPage(Struct, frozen=True):
     """Changed rows in the order of their keys."""
 
     rows: list[TableChange]
@@ -63,8 +60,7 @@ class ChangesPage(Value):
     """What to pass as ``since`` once there is nothing more: all changes up to it were shown by then."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class TableUpdate(Value):
+class TableUpdate(Struct, frozen=True):
     """One row of an update: ``TableUpdate(b"k", b"v", expected_version=ABSENT)``. Raises ``InvalidArgument``
     for a bad key, value or version."""
 
@@ -75,7 +71,7 @@ class TableUpdate(Value):
     expected_version: int | None = None
     """The version that the key must have; 0, which is ``ABSENT``, if it must have no row; None for any."""
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         check_key(self.key)
         if self.value is not None:
             check_value(self.value)

@@ -12,6 +12,7 @@ import re
 from enum import Enum
 
 import attrs
+from msgspec import Struct
 
 from .errors import InvalidArgument, shown
 from .segments import ATTRIBUTE_MAX, ATTRIBUTE_NAME_BYTES_MAX
@@ -46,8 +47,7 @@ class TransactionState(Enum):
     ABORTED = "aborted"
 
 
-@attrs.frozen(eq=False, repr=False)
-class TransactionToken(Value):
+class TransactionToken(Struct, frozen=True):
     """Identifies one commit of one writer. A writer's epochs only rise, and each is committed at most once
     (rule T4).
 
@@ -59,7 +59,7 @@ class TransactionToken(Value):
     epoch: int
     """0 to 2**63 - 1."""
 
-    def __attrs_post_init__(self) -> None:
+    def __post_init__(self) -> None:
         limit = ATTRIBUTE_NAME_BYTES_MAX - len(WRITER_ATTRIBUTE)
         writer: object = self.writer
         if (
@@ -81,8 +81,7 @@ class TransactionToken(Value):
         return WRITER_ATTRIBUTE + self.writer
 
 
-@attrs.frozen(eq=False, repr=False)
-class StagedPart(Value):
+class StagedPart(Struct, frozen=True):
     """A staged segment to commit: its name, and its length as acked to its writer."""
 
     name: str
@@ -112,8 +111,7 @@ class TransactionInfo(Value):
     """The staged segments of an open transaction."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class TransactionPage(Value):
+class TransactionPage(Struct, frozen=True):
     """Transactions, sorted by target and id."""
 
     transactions: list[TransactionInfo]
@@ -123,8 +121,7 @@ class TransactionPage(Value):
     transactions or of the process that gave it."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class CommitResult(Value):
+class CommitResult(Struct, frozen=True):
     """What ``commit_transaction`` did."""
 
     applied: bool

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from random import Random
 from typing import NoReturn
 
-import attrs
+from msgspec import Struct
 
 from .errors import Unsupported
 
 _TIME_MAX = (1 << 63) - 1
 
 
-@attrs.frozen(eq=False, repr=False)
-class World:
+class World(Struct, frozen=True, eq=False):
     """The sources of everything that input does not determine. ``open_store`` makes one; a simulation passes
     its own."""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, final
 
 import anyio
 import anyio.lowlevel
-import attrs
+from msgspec import Struct
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import (
@@ -82,8 +82,7 @@ class ChunkObserver(Protocol):
         ...
 
 
-@attrs.define(eq=False, repr=False)
-class _VerbCounts:
+class _VerbCounts(Struct, eq=False):
     calls: int = 0
     failures: int = 0
     seconds: float = 0.0

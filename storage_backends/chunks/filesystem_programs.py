@@ -14,7 +14,7 @@ from contextlib import suppress
 from posixpath import dirname
 from typing import TypeVar
 
-import attrs
+from msgspec import Struct
 
 from ..base.chunk_storage import ChunkRange
 from ..base.errors import (
@@ -63,8 +63,7 @@ _COPY_SIZE = 4 << 20
 T = TypeVar("T")
 
 
-@attrs.define(eq=False, repr=False)
-class Progress:
+class Progress(Struct, eq=False):
     changed: bool = False
     """A call that others can see may have taken effect."""
     appends: bool = False

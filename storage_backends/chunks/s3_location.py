@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import re
 
-import attrs
+from msgspec import Struct
 
 from ..base.errors import InvalidArgument
-from ..base.values import Value
 
 SCHEME = "s3://"
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
@@ -19,8 +18,7 @@ _PREFIX_MAX = 400
 """With the longest chunk name a key is still shorter than the 1,024 bytes that S3 allows."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class S3Location(Value):
+class S3Location(Struct, frozen=True):
     bucket: str
     prefix: str
     """Empty, or ending with a slash."""

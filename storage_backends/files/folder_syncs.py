@@ -13,15 +13,14 @@ import errno
 import threading
 from collections.abc import Callable
 
-import attrs
+from msgspec import Struct, field
 
 Identity = tuple[int, int]
 """Device and inode of a folder."""
 
 
-@attrs.define(eq=False, repr=False)
-class _Turn:
-    lock: threading.Lock = attrs.field(factory=threading.Lock)
+class _Turn(Struct, eq=False):
+    lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
     begun: int = 0
     """How many syncs have begun."""

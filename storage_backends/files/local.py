@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
-import attrs
+from msgspec import Struct
 
 from ..base import modes
 from ..base.files import (
@@ -359,8 +359,7 @@ def _drive_nofollow(program: Program[T], root: str) -> T:
         return drive(program, _perform_nofollow(at))
 
 
-@attrs.define(eq=False, repr=False)
-class _Counts:
+class _Counts(Struct, eq=False):
     programs: int = 0
     running: int = 0
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .records import ChunkRecord, IndexRecord, Record, SegmentRecord
-from .records.header import changed
 
 _RECORD_BYTES = 96
 """About the size of a record and its key without names, checksums and starts."""
@@ -38,8 +38,7 @@ class ChunkRecords(NamedTuple):
         return own + len(self.multiples) * (name + _RECORD_BYTES)
 
 
-@attrs.frozen(eq=False, repr=False)
-class Chain:
+class Chain(Struct, frozen=True, eq=False):
     """A segment's layout, without its id and owner."""
 
     length: int
@@ -96,7 +95,7 @@ def _linked(chunks: Sequence[tuple[int, ChunkRecord]]) -> Iterator[tuple[int, Ch
     nexts = chain((chunk.name for _, chunk in chunks[1:]), ("",))
     # Without chunks there is still one name, hence not strict.
     for (start, chunk), name in zip(chunks, nexts, strict=False):
-        yield start, changed(chunk, next_chunk=name)
+        yield start, replace(chunk, next_chunk=name)
 
 
 def _index(segment: int, start: int, chunk: ChunkRecord, spacing: int) -> list[IndexRecord]:

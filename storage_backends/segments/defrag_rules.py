@@ -24,6 +24,7 @@ from math import isfinite
 from typing import Any
 
 import attrs
+from msgspec import Struct
 
 from ..base.errors import InvalidArgument
 from ..base.values import Value
@@ -66,8 +67,7 @@ class DefragOptions(Value):
     """The share of a first chunk that must be truncated before the rest is relocated, 0.5 to 1."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Run(Value):
+class Run(Struct, frozen=True):
     """Chunks ``first .. end`` of a sequence (``end`` excluded) that become one of ``length`` bytes."""
 
     first: int

@@ -14,6 +14,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from msgspec.structs import replace
+
 from ..base.errors import (
     DataCorruption,
     InvalidArgument,
@@ -33,7 +35,6 @@ from .records import (
     ReleasedRecord,
     SegmentRecord,
 )
-from .records.header import changed
 from .transaction import MetadataTransaction
 
 _NOTHING_CHANGED = (InvalidArgument, MetadataConflict, Unavailable, StorageFull)
@@ -180,7 +181,7 @@ class SegmentTransaction:
 
     def update(self, record: SegmentRecord, **changes: Any) -> SegmentRecord:
         """Buffer the segment's record with ``changes`` and this owner's epoch."""
-        record = changed(record, **changes, owner_epoch=self.context.epoch)
+        record = replace(record, **changes, owner_epoch=self.context.epoch)
         self.metadata.put(record)
         return record
 
@@ -261,7 +262,7 @@ class SegmentTransaction:
 
     def link(self, last: ChunkRecord, name: str) -> None:
         """Link the chunk ``name`` behind ``last``, which is complete from now on."""
-        self.metadata.put(changed(last, next_chunk=name))
+        self.metadata.put(replace(last, next_chunk=name))
         # A chunk in the middle of a segment never grows, so this instance forgets its length.
         self.begin_append(last.name)
 
@@ -315,7 +316,7 @@ class SegmentTransaction:
 
     def defer(self, work: DeferredWorkRecord) -> None:
         """Record what is left to do, with this owner's epoch."""
-        self.metadata.put(changed(work, owner_epoch=self.context.epoch))
+        self.metadata.put(replace(work, owner_epoch=self.context.epoch))
 
     async def take_deferred(
         self, kind: DeferredWorkKind, segment: int | None = None

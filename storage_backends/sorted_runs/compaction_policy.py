@@ -24,9 +24,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-import attrs
+from msgspec import Struct
 
-from ..base.values import Value
 from .encoder import MERGED_RUN_BYTES_MAX, RUN_BYTES_MAX
 from .run_entry import RunEntry
 from .run_list import RunList
@@ -46,8 +45,7 @@ _ENTRY_OVERHEAD = 16
 """Bytes of an entry in a run list besides those of the merged runs': the number in the name, and a length."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Merge(Value):
+class Merge(Struct, frozen=True):
     """Merge ``generations``, adjacent ones from new to old."""
 
     generations: tuple[tuple[RunEntry, ...], ...]

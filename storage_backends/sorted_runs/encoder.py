@@ -8,10 +8,9 @@ Layout of a run: blocks (``block.py``), fingerprints and index (``tail.py``), tr
 
 from __future__ import annotations
 
-import attrs
+from msgspec import Struct
 
 from ..base.checksum import Buffer, crc32c
-from ..base.values import Value
 from .block import BlockBuilder
 from .rows import VERSION_MAX, Row
 from .summary import RunSummary
@@ -25,8 +24,7 @@ MERGED_RUN_BYTES_MAX = 128 << 20
 """A merge begins another run at this size in any case, which bounds the memory of a put and of a tail."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class EncodedRun(Value):
+class EncodedRun(Struct, frozen=True):
     """What an encoder has written."""
 
     name: str

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import attrs
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import ChunkExists, DataCorruption, OutcomeUnknown
-from ..base.values import Value
 from .encoder import RUN_BYTES_MAX, EncodedRun, RunEncoder
 from .parts import crc32c_in_slices, parts_of
 from .rows import Row
@@ -20,8 +19,7 @@ _SLICE_ROWS = 256
 _SLICE_BYTES = 256 << 10
 
 
-@attrs.frozen(eq=False, repr=False)
-class RunBytes(Value):
+class RunBytes(Struct, frozen=True):
     """A run in memory."""
 
     run: EncodedRun

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import Struct
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import NAME_BYTES_MAX
 from ..base.codec import DecodeError, Decoder, Encoder
-from ..base.values import Value
 from .summary import RunSummary, decode_summary, encode_summary
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ _TAIL_MIN = 256 << 10
 _SHOWN = 100
 
 
-@attrs.frozen(eq=False, repr=False)
-class RunEntry(Value):
+class RunEntry(Struct, frozen=True):
     name: str
     """The name of the object, as a chunk's. Never used for other bytes (rule S2)."""
     length: int
@@ -40,7 +38,7 @@ class RunEntry(Value):
     """The run holds changes of these cycles. Runs with equal cycles come from one merge, and their key ranges
     are disjoint."""
     summary: RunSummary
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept unchanged."""
 
     @classmethod

@@ -11,12 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import chain, takewhile
 
-import attrs
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from ..base.errors import DataCorruption, TierlogError, Unavailable
 from ..base.tables import PAGE_BYTES
-from ..base.values import Value
 from .memtable import Memtable
 from .merging import Merger
 from .reader import RunReader
@@ -33,8 +32,7 @@ _CONSIDERED_MIN = 2 << 10
 """Bytes that each row counts for that is considered."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class KeyRange:
+class KeyRange(Struct, frozen=True, eq=False):
     """The keys from ``start`` up to ``end``, which is not part of it; None is no limit."""
 
     start: bytes = b""
@@ -51,8 +49,7 @@ queue were removed up to where it goes on; without a limit, a client that hung u
 seconds."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class PageLimits:
+class PageLimits(Struct, frozen=True, eq=False):
     rows: int = 1000
     size: int = PAGE_BYTES
     """Bytes of keys and values. The row that reaches it is the page's last."""
@@ -62,8 +59,7 @@ class PageLimits:
     every page but the last has a row."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class Page(Value):
+class Page(Struct, frozen=True):
     rows: list[Row]
     resume: bytes | None
     """Where the next page starts; None if there is nothing more."""

@@ -7,14 +7,12 @@ last key.
 
 from __future__ import annotations
 
-import attrs
+from msgspec import Struct
 
 from ..base.codec import DecodeError, Decoder, Encoder
-from ..base.values import Value
 
 
-@attrs.frozen(eq=False, repr=False)
-class RunSummary(Value):
+class RunSummary(Struct, frozen=True):
     rows: int
     """At least 1, with one row per key."""
     tombstones: int

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 
-import attrs
+from msgspec import Struct
 
 from .memtable import SLICE_KEYS, Memtable, newest_rows
 from .rows import Row
@@ -28,8 +28,7 @@ def _is_clean(memtable: Memtable, runs: RunList) -> bool:
     return memtable.max_version <= runs.clean_to(is_record=memtable.is_records)
 
 
-@attrs.frozen(eq=False, repr=False)
-class TableView:
+class TableView(Struct, frozen=True, eq=False):
     """What a table holds at one moment."""
 
     memtables: tuple[Memtable, ...]

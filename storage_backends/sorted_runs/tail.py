@@ -20,7 +20,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-import attrs
+from msgspec import Struct
 
 from ..base.checksum import Buffer, crc32c
 from ..base.codec import DecodeError
@@ -42,8 +42,7 @@ def fingerprint(key: Buffer) -> int:
     return crc32c(key)
 
 
-@attrs.define(eq=False, repr=False)
-class Tail:
+class Tail(Struct, eq=False, weakref=True):
     summary: RunSummary
     separators: list[bytes]
     offsets: array[int]

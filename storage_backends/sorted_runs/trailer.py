@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import struct
 
-import attrs
+from msgspec import Struct
 
 from ..base.checksum import Buffer, crc32c
 from ..base.codec import DecodeError, Decoder, Encoder
 from ..base.errors import StoreMismatch
-from ..base.values import Value
 from .part_checksum import part_checksum
 from .summary import RunSummary, decode_summary, encode_summary
 
@@ -24,8 +23,7 @@ _MAGIC = b"TLRUN1"
 _ENDING = struct.Struct(">IH6sI")
 
 
-@attrs.frozen(eq=False, repr=False)
-class Trailer(Value):
+class Trailer(Struct, frozen=True):
     summary: RunSummary
     blocks_length: int
     index_length: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
+from msgspec.structs import replace
 
 from fuzz.target import Target
 from support.memory_files import MemoryHandle, run_on, scan_bytes
@@ -100,7 +100,7 @@ _FRAME_TARGETS = [
     Target(
         "wal header",
         lambda data: decode_header(data, "x.wal"),
-        [encode_header(_HEADER), encode_header(attrs.evolve(_HEADER, seals=(), relogged=False))],
+        [encode_header(_HEADER), encode_header(replace(_HEADER, seals=(), relogged=False))],
         errors=(DecodeError, StoreMismatch),
         encode=lambda found: encode_header(found[0]),
         canonical=False,  # frames follow it
@@ -111,7 +111,7 @@ _FRAME_TARGETS = [
         _decode_header_body,
         [
             encode_header(_HEADER)[12:-4],
-            encode_header(attrs.evolve(_HEADER, seals=(), relogged=False))[12:-4],
+            encode_header(replace(_HEADER, seals=(), relogged=False))[12:-4],
         ],
         encode=lambda header: encode_header(header)[12:-4],
     ),

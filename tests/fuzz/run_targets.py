@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 
 from fuzz.file_targets import REFUSED
 from fuzz.target import Target
@@ -46,7 +46,7 @@ from tierlog.storage_backends.sorted_runs.block import (
 from tierlog.storage_backends.sorted_runs.part_checksum import part_checksum
 from tierlog.storage_backends.sorted_runs.rows import Row
 from tierlog.storage_backends.sorted_runs.run_entry import RunEntry
-from tierlog.storage_backends.sorted_runs.tail import Tail, decode_tail
+from tierlog.storage_backends.sorted_runs.tail import decode_tail
 from tierlog.storage_backends.sorted_runs.trailer import Trailer
 
 _ROWS = [Row(b"key/%03d" % n, 7 + n, None if n % 4 == 0 else b"v" * n) for n in range(20)]
@@ -91,7 +91,7 @@ def _decode_tail(data: bytes) -> list[object]:
     tail = decode_tail(data, _NAME, _BLOCKS_LENGTH + len(data))
     for row in _ROWS:
         tail.find_block(row.key)
-    return [getattr(tail, field.name) for field in attrs.fields(Tail)]
+    return list(astuple(tail))
 
 
 def _decode_trailer_body(body: bytes) -> Trailer:
@@ -265,10 +265,10 @@ RUN_TARGETS = (
     Target(
         "run entry",
         RunEntry.decode,
-        [_ENTRY.encode(), attrs.evolve(_ENTRY, extra=b"newer").encode()],
+        [_ENTRY.encode(), replace(_ENTRY, extra=b"newer").encode()],
         encode=RunEntry.encode,
         values=st.builds(
-            attrs.evolve,
+            replace,
             st.just(_ENTRY),
             name=st.text(min_size=1, max_size=20),
             crc=st.integers(0, (1 << 32) - 1),

@@ -4,8 +4,8 @@ object in long-term storage is ever replaced (rules J3, M2, M6, M11)."""
 from __future__ import annotations
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, until
 from support.table_rows import RUNS
@@ -43,7 +43,7 @@ class StandsStill:
 @pytest.mark.parametrize("place", ["put", "element"])
 async def test_a_merge_that_ends_in_a_crash_is_completed_or_made_again_under_other_names(place: str) -> None:
     """It is completed if its element was recorded: then its runs are not read from long-term storage."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     world.chunks.script = point = StandsStill(place)
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)

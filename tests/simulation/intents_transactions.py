@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import attrs
+from msgspec.structs import replace
 
 from tierlog.storage_backends.base.transactions import StagedPart, TransactionToken, staged_name
 
@@ -95,7 +96,7 @@ class Transacting:
         parts = [StagedPart(name, self._memory.lengths.get(name, 0)) for name in names]
         if self._is_likely(0.1):
             off = self._random.choice((1, -1, -1))
-            return (*(attrs.evolve(part, length=max(0, part.length + off)) for part in parts[:1]), *parts[1:])
+            return (*(replace(part, length=max(0, part.length + off)) for part in parts[:1]), *parts[1:])
         if self._is_likely(0.04):
             return (*parts, *parts[:1], StagedPart(self._random.choice(self._staged_names()), 0))
         return tuple(parts)

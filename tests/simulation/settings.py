@@ -11,6 +11,7 @@ from enum import StrEnum
 from random import Random
 
 import attrs
+from msgspec.structs import replace
 
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.container.admission import AdmissionOptions
@@ -137,7 +138,7 @@ class Limits:
     def serving(self, *, adopt: bool = False, layout: LayoutMode = LayoutMode.INSTALL_NEW) -> RuntimeOptions:
         """A real store's options with these limits. Call it inside the event loop."""
         usual = runtime_options(StoreConfig(), adopt=adopt)
-        container = attrs.evolve(
+        container = replace(
             usual.container,
             cache_bytes=self.cache_bytes,
             flush_bytes=self.flush_bytes,
@@ -169,7 +170,7 @@ class Limits:
             chunked=self._chunked(),
             close_timeout=self.drain,
         )
-        return attrs.evolve(
+        return replace(
             usual,
             flush_budget=self.flush_budget,
             layout=layout,
@@ -200,7 +201,7 @@ class Limits:
         )
 
     def _storage(self, usual: StorageOptions) -> StorageOptions:
-        return attrs.evolve(
+        return replace(
             usual,
             backoff=Backoff(first=0.01, maximum=0.1),
             read_deadline=self.deadline,

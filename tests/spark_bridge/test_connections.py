@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from tierlog import StoreMismatch, SyncClient
 from tierlog.spark_bridge.connections import Connections
@@ -40,7 +40,7 @@ def test_a_process_keeps_one_reader_for_each_storage(store: SyncClient, segment:
     assert pool.storage(place) is storage
     for _ in range(2):
         with pytest.raises(StoreMismatch):
-            pool.storage(attrs.evolve(place, store="00" * 16))
+            pool.storage(replace(place, store="00" * 16))
 
     pool.drop_storage(place)
     again = pool.storage(place)

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 import attrs
+from msgspec.structs import replace
 from simulation.file_layer import OnCall, SimulatedDisk, SimulatedFiles, SimulatedHandle
 from simulation.lts_alone import CutNotes, check_alone
 
@@ -79,7 +80,7 @@ class TracedFiles(SimulatedFiles):
 
     def _do(self, call: IoCall) -> Any:
         # The caller may write something else into its buffers later.
-        noted = attrs.evolve(call, buffers=(b"".join(call.buffers),)) if isinstance(call, Write) else call
+        noted = replace(call, buffers=(b"".join(call.buffers),)) if isinstance(call, Write) else call
         answer = carry_out(self, call)
         self._trace.append(Answered(noted, answer))
         if isinstance(answer, OSError):

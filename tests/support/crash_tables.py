@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
+from msgspec.structs import replace
 from simulation.model import Events, Outcome, Part, Refusal, Returned, Segment, State
 from simulation.model_calls import Create, Delete, Seal, SegmentOp, UpdateAttributes
 
@@ -34,7 +35,7 @@ class FewInMemory(Tier2Limits):
     """Images keep two attributes and writers."""
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
-        return attrs.evolve(super().container(config, adopt=adopt), image_entries=2)
+        return replace(super().container(config, adopt=adopt), image_entries=2)
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +46,7 @@ class UnloadAll(Tier2Limits):
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
-        return attrs.evolve(options, checkpoint=attrs.evolve(options.checkpoint, idle_segments=0))
+        return replace(options, checkpoint=replace(options.checkpoint, idle_segments=0))
 
 
 # --- calls --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from unittest import mock
 
 import anyio
 import attrs
+from msgspec.structs import replace
 from simulation import model_calls
 from simulation.disk import SimulatedDisk, _Change
 from simulation.file_layer import SimulatedFiles
@@ -94,7 +95,7 @@ class Tier2Limits(Limits):
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
         writer = WriterOptions(deferred_steps=1, deferred_pause=0.01)
-        return attrs.evolve(options, writer=writer, chunked=self.chunked)
+        return replace(options, writer=writer, chunked=self.chunked)
 
     def config(self, process: int) -> StoreConfig:
         return attrs.evolve(CONFIG, layout=self.layout.value)
@@ -114,7 +115,7 @@ class LostLogs(Tier2Limits):
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
         # A restore asks for no collection by a long delay.
-        return attrs.evolve(
+        return replace(
             options,
             collector=CollectorOptions(delay=config.gc.delay if config.gc.delay > CONFIG.gc.delay else 0.0),
         )
@@ -154,7 +155,7 @@ class DeclaredLost(Tier2Limits):
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
-        return attrs.evolve(options, collector=CollectorOptions(delay=0.0))
+        return replace(options, collector=CollectorOptions(delay=0.0))
 
     async def prepare(self, files: SimulatedFiles, process: int) -> None:
         if process < self.lost_before or _has_recovered_log(files.disk):

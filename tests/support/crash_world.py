@@ -16,6 +16,7 @@ from unittest import mock
 
 import anyio
 import attrs
+from msgspec.structs import replace
 from simulation.disk import BLOCK, Keep, SimulatedDisk
 from simulation.file_layer import Fault, Pause, SimulatedFiles, SimulatedHandle
 from simulation.records import broken_records
@@ -101,7 +102,7 @@ class Limits:
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options: ContainerOptions = _usual_options(config, adopt=adopt)
-        return attrs.evolve(
+        return replace(
             options,
             cache_bytes=1 << 20,
             flush_bytes=self.flush,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tierlog.journal.manifest.element import (
     CONSISTENT,
@@ -115,7 +116,7 @@ ELEMENT = Element(
 def element_of(container: int, like: Element = ELEMENT) -> Element:
     """``like``, with the names that the runs of that container have."""
     prefix = f"_system/containers/{container:04d}/runs/"
-    runs = [attrs.evolve(run, name=prefix + run.name.replace("/", "-")) for run in like.runs]
+    runs = [replace(run, name=prefix + run.name.replace("/", "-")) for run in like.runs]
     return attrs.evolve(like, runs=attrs.evolve(like.runs, runs=runs))
 
 

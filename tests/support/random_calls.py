@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from random import Random
 
-import attrs
+from msgspec.structs import replace
 from simulation.model import STAGED_PARTS, TRANSACTION_IDS, State, staged_names
 from simulation.model_calls import (
     Append,
@@ -115,7 +115,7 @@ def random_transaction_call(random: Random, state: State, number: int) -> Op:
                 )
             )
         case "wrong":
-            wrong = tuple(attrs.evolve(part, length=part.length + 1) for part in parts)
+            wrong = tuple(replace(part, length=part.length + 1) for part in parts)
             foreign = (StagedPart(random.choice(staged_names("f", "t4") + names), 0), StagedPart("f", 0))
             return Commit(
                 target,

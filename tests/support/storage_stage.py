@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from support.scripted_chunks import ScriptedChunks
@@ -36,7 +36,7 @@ class Stage:
 
     def __init__(self, **changes: Any) -> None:
         self.chunks = ScriptedChunks()
-        self.actor = StorageActor(self.chunks, attrs.evolve(OPTIONS, **changes), Random(1))
+        self.actor = StorageActor(self.chunks, replace(OPTIONS, **changes), Random(1))
         self.client = StorageClient(self.actor)
         self.errors: list[BaseException] = []
         self.ended: ActorExit | None = None

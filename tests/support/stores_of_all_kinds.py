@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from tierlog import SegmentStore, StagedPart
 from tierlog.storage_backends.base.checksum import Buffer
@@ -59,7 +59,7 @@ async def contents(store: SegmentStore) -> dict[str, Any]:
     found: dict[str, Any] = {"names": await store.list_segments()}
     for name in found["names"]:
         info = await store.segment_info(name)
-        found[name] = attrs.evolve(info, history=0)
+        found[name] = replace(info, history=0)
         if info.is_table:
             found[f"{name} rows"] = (await store.table(name).page()).rows
         else:

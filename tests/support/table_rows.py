@@ -41,8 +41,7 @@ Records = dict[str, tuple[int, bytes]]
 _seen: WeakKeyDictionary[Container, tuple[object, Records]] = WeakKeyDictionary()
 
 
-@attrs.frozen
-class SimulatedRuns(RunFolder):
+class SimulatedRuns(RunFolder, frozen=True):
     stored: Callable[[str], bytes] | None = None
     """The content of a run in long-term storage, for tests that lose local copies."""
 

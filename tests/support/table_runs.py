@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+from msgspec.structs import replace
 from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all
@@ -10,7 +10,7 @@ from support.stores import make
 from support.table_rows import RUNS
 from tierlog.storage_backends.sorted_runs.run_files import path_of
 
-UNMERGED = attrs.evolve(OPTIONS, merge_fan_out=1000)
+UNMERGED = replace(OPTIONS, merge_fan_out=1000)
 NAMES = [f"app/{number}" for number in range(12)]
 
 

@@ -9,9 +9,9 @@ from random import Random
 
 import anyio
 import anyio.abc
-import attrs
 import pytest
 import trio
+from msgspec.structs import replace
 from simulation.fleets import world as fleets
 from simulation.fleets.world import FleetWorld, Size
 
@@ -78,7 +78,7 @@ class BucketSite(Site):
         )
 
     def parts(self) -> RuntimeParts:
-        return attrs.evolve(
+        return replace(
             super().parts(),
             identity=StoreIdentity(bytes(15) + b"s", bytes(16), CONTAINERS, 0),
             chunks=self.storage,

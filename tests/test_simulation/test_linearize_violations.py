@@ -7,8 +7,8 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.linearize import Violation
 from simulation.model import Block
 from simulation.model_calls import (
@@ -207,7 +207,7 @@ def test_an_info_that_is_wrong_anywhere_is_noticed(bench: Bench, change: dict[st
     bench.returns(Info("f"), info(7))
 
     with impossible():
-        bench.returns(Info("f"), attrs.evolve(info(7), **change))
+        bench.returns(Info("f"), replace(info(7), **change))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import Struct
 
 from ....journal.operations.attribute_rows import SpillAttributes, UpdateAttributeIds
 from ....journal.operations.operation import Operation
@@ -19,7 +19,6 @@ from ....storage_backends.base.segments import (
     AttributeUpdate,
     AttributeUpdateKind,
 )
-from ....storage_backends.base.values import Value
 from ..requests import Request
 from ..segments import SegmentState
 from .handlers import Decision, OperationHandler, RequestHandler
@@ -62,8 +61,7 @@ class SpillRequest(Request):
         self.sid = sid
 
 
-@attrs.frozen(eq=False, repr=False)
-class AttributeChanges(Value):
+class AttributeChanges(Struct, frozen=True):
     """What updates lead to. The results are logged and not the conditions: replay evaluates nothing, so an
     accumulation cannot count twice."""
 

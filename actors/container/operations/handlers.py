@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-import attrs
+from msgspec import Struct
 
 from ....journal.operations.operation import Operation
 from ..requests import Request
@@ -26,8 +26,7 @@ Decision: TypeAlias = tuple[Operation | list[Operation] | None, Any]
 the answer still waits until everything it depends on is durable (rule C1)."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class RequestHandler(Generic[RequestT]):
+class RequestHandler(Struct, Generic[RequestT], frozen=True, eq=False):
     """``decide`` is pure and synchronous: it reads the speculative state and changes nothing. A refusal is
     raised as the error that the caller gets. What it returns can always be applied (rule C5)."""
 
@@ -39,8 +38,7 @@ def changes_nothing(state: ContainerState, op: Operation) -> None:
     """The ``apply`` of records that matter only by their position in the log."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class OperationHandler(Generic[OperationT]):
+class OperationHandler(Struct, Generic[OperationT], frozen=True, eq=False):
     """``apply`` changes the speculative state, live and in replay; it has no other effects. ``publish`` is
     called once the operation's group (its last argument) is durable, and makes the change visible (rule C1).
     An exception from either poisons the container live and is corruption in replay."""
@@ -48,7 +46,7 @@ class OperationHandler(Generic[OperationT]):
     record: type[OperationT]
     apply: Callable[[ContainerState, OperationT], None] = changes_nothing
     publish: Callable[[Publisher, OperationT, int], None] | None = None
-    from_client: bool = attrs.field(default=False, kw_only=True)
+    from_client: bool = False
     """A client caused it. Only such operations make a flush cycle due (rule F5)."""
 
 

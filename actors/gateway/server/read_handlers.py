@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import attrs
 from msgspec import Meta
+from msgspec.structs import replace
 
 from ....storage_backends.base.arguments import OFFSET_MAX
 from ....storage_backends.base.checksum import Buffer
@@ -235,7 +235,7 @@ async def layout(call: Call) -> SegmentLayout:
         found.place.location.encode()
     except UnicodeEncodeError:
         # A folder's name may be any bytes, and JSON has text. Its readers use the service.
-        return attrs.evolve(found, place=attrs.evolve(found.place, location=""))
+        return replace(found, place=replace(found.place, location=""))
 
     return found
 

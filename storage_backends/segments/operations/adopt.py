@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ...base.errors import InvalidArgument
 from ..chain import Chain, ChunkRecords
 from ..context import StorageContext
 from ..metadata_store import TRANSACTION_BYTES_MAX
 from ..records import DeferredWorkKind, DeferredWorkRecord
-from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
 
 
@@ -50,7 +51,7 @@ async def _write(context: StorageContext, segment: int, piece: list[ChunkRecords
                 for index in records.multiples:
                     txn.metadata.put(index)
             last = piece[-1]
-            txn.defer(changed(work, end=last.start + last.chunk.length, chunks=work.chunks + len(piece)))
+            txn.defer(replace(work, end=last.start + last.chunk.length, chunks=work.chunks + len(piece)))
         await txn.commit()
 
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from ..context import StorageContext
 from ..records import DeferredWorkKind, DeferredWorkRecord, IndexRecord, SegmentRecord
-from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
 
 Step: TypeAlias = Callable[
@@ -80,7 +81,7 @@ async def count_loose(txn: SegmentTransaction, segment: SegmentRecord, offset: i
     work = work or DeferredWorkRecord(
         DeferredWorkKind.DEFRAG, txn.id, position=max(0, offset - segment.rolling_size)
     )
-    txn.defer(changed(work, chunks=work.chunks + chunks))
+    txn.defer(replace(work, chunks=work.chunks + chunks))
 
 
 def _holder(work: DeferredWorkRecord) -> int:
@@ -125,7 +126,7 @@ async def _delete_step(
     if not name and index_offset == work.end:
         return None
 
-    return changed(work, chunk=name, chunks=chunks if name else 0, index_offset=index_offset)
+    return replace(work, chunk=name, chunks=chunks if name else 0, index_offset=index_offset)
 
 
 # --- truncate -----------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ async def _drop_leading(
         )
         if not name:
             txn.update(segment, last_chunk="", last_chunk_start=start)
-    return changed(work, index_offset=index_offset), is_first_live
+    return replace(work, index_offset=index_offset), is_first_live
 
 
 # --- splice -------------------------------------------------------------------------------------
@@ -190,10 +191,10 @@ async def _splice_step(
     """Replace the source's index records by the target's. If the target is gone too, its own work covers this
     part."""
     index_offset, read = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
-    work = changed(work, index_offset=index_offset)
+    work = replace(work, index_offset=index_offset)
     target, end = await txn.load(work.target), work.offset + work.end
     if target is None:
-        work = changed(work, position=end, chunk="")
+        work = replace(work, position=end, chunk="")
     else:
         work = await _build_index(txn, work, target, limit - read)
     return None if (work.index_offset, work.position) == (work.end, end) else work
@@ -226,7 +227,7 @@ async def _build_index(
         )
     if not txn.multiples(position, end):
         position, name = end, ""
-    return changed(work, position=position, chunk=name)
+    return replace(work, position=position, chunk=name)
 
 
 async def _put_index(txn: SegmentTransaction, record: IndexRecord) -> None:
@@ -251,7 +252,7 @@ async def _defrag_step(
     # S9: what is sealed does not grow, so packing copies each byte once. In a segment that grows it would
     # copy the first ones again with every pass.
     step = await defrag_step(txn, work.position, packed=segment.sealed, pass_damage=True)
-    return None if step.next_offset is None else changed(work, position=step.next_offset)
+    return None if step.next_offset is None else replace(work, position=step.next_offset)
 
 
 # --- adopt --------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ async def _adopt_step(
     if not chunks and index_offset == work.end:
         return None
 
-    return changed(work, chunk=name if chunks else "", chunks=chunks, index_offset=index_offset)
+    return replace(work, chunk=name if chunks else "", chunks=chunks, index_offset=index_offset)
 
 
 _STEPS: Mapping[DeferredWorkKind, Step] = {

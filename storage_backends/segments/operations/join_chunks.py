@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import attrs
+from msgspec import structs
 
 from ...base.checksum import Buffer, crc32c
 from ...base.chunk_storage import ChunkRange
@@ -56,7 +57,7 @@ async def replace(
     """Replace ``sources`` by one new chunk, which begins at segment offset ``start``. ``before`` is the chunk
     in front of them."""
     first, last = sources[0], sources[-1]
-    chunk = attrs.evolve(await _make_chunk(txn, start, sources), next_chunk=last.record.next_chunk)
+    chunk = structs.replace(await _make_chunk(txn, start, sources), next_chunk=last.record.next_chunk)
     for source in sources:
         await txn.drop_chunk(source.record)
     # Its name is new, so this conflicts with nothing; the sources were read, so a change of theirs does (S6).
@@ -68,7 +69,7 @@ async def replace(
     if before is None:
         segment = txn.update(segment, first_chunk=chunk.name, first_chunk_start=start)
     else:
-        txn.metadata.put(attrs.evolve(before, next_chunk=chunk.name))
+        txn.metadata.put(structs.replace(before, next_chunk=chunk.name))
     if not chunk.next_chunk:
         segment = txn.update(segment, last_chunk=chunk.name, last_chunk_start=start)
     return segment

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...base.checksum import Buffer
 from ...base.errors import BadOffset, InvalidArgument, OutcomeUnknown, SegmentSealed, StorageFull, Unavailable
 from ..records import ChunkRecord, SegmentRecord
-from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
 from .deferred_work import count_loose
 
@@ -113,7 +114,7 @@ async def _begin_chunk(
 
     txn.context.chunks_created += 1
     if last is None:
-        segment = changed(segment, first_chunk=name)
+        segment = replace(segment, first_chunk=name)
     else:
         txn.link(last, name)
         # S9: only now is it certain that the chunk stays small.

@@ -21,11 +21,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-import attrs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...base.checksum import BLOCK, Buffer, crc32c
-from ...base.values import Value
-from .header import CHUNK_TYPE, Invariants, broken, changed, expect, text_parts
+from .header import CHUNK_TYPE, Invariants, broken, expect, text_parts
 
 START_SPACING = 1 << 20
 """Append starts closer than this many bytes to the last one kept are dropped. May change: readers do not rely
@@ -41,8 +41,7 @@ def chunk_key(name: str) -> str:
     return f"{CHUNK_PREFIX}{name}"
 
 
-@attrs.frozen(eq=False, repr=False)
-class ChunkRecord(Value):
+class ChunkRecord(Struct, frozen=True):
     name: str
     length: int = 0
     """Exact: bytes behind it in the chunk are garbage of a write that was never committed (rule S3)."""
@@ -52,7 +51,7 @@ class ChunkRecord(Value):
     """The CRC32C of each block, u32 big-endian."""
     packed_starts: bytes = b""
     """Offsets in this chunk at which an append begins, ascending, u64 big-endian."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept as they are."""
 
     @property
@@ -80,7 +79,7 @@ class ChunkRecord(Value):
         )
         packed = self.packed_crcs[: 4 * whole] + struct.pack(f">{len(last)}I", *last)
         kept = thinned_starts(self.packed_starts, starts) if starts else self.packed_starts
-        return changed(self, length=length, packed_crcs=packed, packed_starts=kept)
+        return replace(self, length=length, packed_crcs=packed, packed_starts=kept)
 
     def encode(self) -> bytes:
         head, length, crcs = (

@@ -14,11 +14,10 @@ which earlier versions left out; further bytes are kept.
 
 from __future__ import annotations
 
-import attrs
+from msgspec import Struct
 
 from ...base.checksum import Buffer
 from ...base.codec import hex_number
-from ...base.values import Value
 from .header import begin, expect
 
 CLAIM_PREFIX = "w:"
@@ -35,14 +34,13 @@ def epoch_of_key(key: str) -> int:
     return hex_number(key[len(CLAIM_PREFIX) :])
 
 
-@attrs.frozen(eq=False, repr=False)
-class ClaimRecord(Value):
+class ClaimRecord(Struct, frozen=True):
     owner: bytes
     storage_claimed: bool = False
     """Whether long-term storage is known to have held a claim."""
-    flags: int = attrs.field(default=0, kw_only=True)
+    flags: int = 0
     """Flag bits of a newer version, kept unchanged."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept unchanged."""
 
     def encode(self) -> bytes:

@@ -29,10 +29,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import attrs
+from msgspec import Struct
 
 from ...base.checksum import Buffer
-from ...base.values import Value
 from .header import DEFERRED_WORK_TYPE, Invariants, begin, broken, expect
 
 DEFERRED_WORK_PREFIX = "d:"
@@ -67,8 +66,7 @@ def deferred_work_key(segment: int, kind: DeferredWorkKind) -> str:
     return f"{DEFERRED_WORK_PREFIX}{segment:016x}:{kind.name.lower()}"
 
 
-@attrs.frozen(eq=False, repr=False)
-class DeferredWorkRecord(Value):
+class DeferredWorkRecord(Struct, frozen=True):
     kind: DeferredWorkKind
     segment: int
     """The id (rule C2) of the segment whose operation left it; of a splice, of the source."""
@@ -91,7 +89,7 @@ class DeferredWorkRecord(Value):
     gained."""
     owner_epoch: int = 0
     """The epoch of the owner that wrote it last."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept as they are."""
 
     @property

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from struct import Struct
-from typing import Any, TypeVar, cast
-
-import attrs
+from typing import TypeVar
 
 from ...base.checksum import Buffer
 from ...base.codec import DecodeError, Decoder, Encoder
@@ -21,25 +18,12 @@ DEFERRED_WORK_TYPE = 4
 RELEASED_TYPE = 6
 
 _U16 = Struct(">H")
-_FIELDS: dict[type, tuple[tuple[str, ...], attrgetter[tuple[Any, ...]]]] = {}
-"""For each kind of record the names of its fields, and a getter of their values."""
 
 Invariants = Mapping[str, Callable[[R], bool]]
 
 
 def begin(kind: int, version: int) -> Encoder:
     return Encoder().u8(kind).u8(version)
-
-
-def changed(record: R, **changes: Any) -> R:
-    """As ``attrs.evolve``, without its cost of listing the fields each time: a commit needs several."""
-    kind = type(record)
-    known = _FIELDS.get(kind)
-    if known is None:
-        found = tuple(field.name for field in attrs.fields(cast(type[attrs.AttrsInstance], kind)))
-        known = _FIELDS[kind] = found, attrgetter(*found)
-    names, values = known
-    return kind(**{**dict(zip(names, values(record), strict=True)), **changes})
 
 
 def text_parts(value: str) -> tuple[bytes, bytes]:

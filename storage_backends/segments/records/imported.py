@@ -10,10 +10,9 @@ Layout: u8 type 5, u8 version 1, u64 segment; further bytes are kept.
 
 from __future__ import annotations
 
-import attrs
+from msgspec import Struct
 
 from ...base.checksum import Buffer
-from ...base.values import Value
 from .header import begin, expect
 
 _TYPE = 5
@@ -25,11 +24,10 @@ def imported_key(name: str) -> str:
     return f"{IMPORTED_PREFIX}{name}"
 
 
-@attrs.frozen(eq=False, repr=False)
-class ImportedRecord(Value):
+class ImportedRecord(Struct, frozen=True):
     segment: int
     """The id that the segment got."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept unchanged."""
 
     def encode(self) -> bytes:

@@ -8,10 +8,9 @@ Layout: u8 type 3, u8 version 1, u64 segment, u64 offset, text chunk, u64 chunk_
 
 from __future__ import annotations
 
-import attrs
+from msgspec import Struct
 
 from ...base.checksum import Buffer
-from ...base.values import Value
 from .header import INDEX_TYPE, Invariants, begin, broken, expect
 
 INDEX_PREFIX = "i:"
@@ -22,8 +21,7 @@ def index_key(segment: int, offset: int) -> str:
     return f"{INDEX_PREFIX}{segment:016x}:{offset:016x}"
 
 
-@attrs.frozen(eq=False, repr=False)
-class IndexRecord(Value):
+class IndexRecord(Struct, frozen=True):
     segment: int
     offset: int
     """A multiple of the index spacing, in segment bytes."""
@@ -31,7 +29,7 @@ class IndexRecord(Value):
     """The name of the chunk that holds the byte at ``offset``."""
     chunk_start: int
     """The segment offset of that chunk's first byte."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept as they are."""
 
     @property

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import attrs
+from msgspec import Struct
 
 from ...base.checksum import Buffer
-from ...base.values import Value
 from .header import RELEASED_TYPE, Invariants, begin, broken, expect
 
 RELEASED_PREFIX = "x:"
@@ -30,12 +29,11 @@ def released_names(keys: Iterable[str]) -> list[str]:
     return sorted(key[len(RELEASED_PREFIX) :] for key in keys if key.startswith(RELEASED_PREFIX))
 
 
-@attrs.frozen(eq=False, repr=False)
-class ReleasedRecord(Value):
+class ReleasedRecord(Struct, frozen=True):
     name: str
     length: int
     """Its length when it was imported."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept as they are."""
 
     @property

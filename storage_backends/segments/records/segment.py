@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import struct
 
-import attrs
+from msgspec import Struct
 
 from ...base.checksum import Buffer
 from ...base.codec import DecodeError, hex_number
-from ...base.values import Value
 from .header import SEGMENT_TYPE, Invariants, broken, expect, text_parts
 
 SEGMENT_PREFIX = "s:"
@@ -38,8 +37,7 @@ def segment_of_key(key: str) -> int:
     return hex_number(key[len(SEGMENT_PREFIX) :])
 
 
-@attrs.frozen(eq=False, repr=False)
-class SegmentRecord(Value):
+class SegmentRecord(Struct, frozen=True):
     segment: int
     """The segment id (rule C2)."""
     length: int = 0
@@ -58,9 +56,9 @@ class SegmentRecord(Value):
     """The epoch of the owner that committed last."""
     rolling_size: int = 128 << 20
     """Bytes at which a chunk is full."""
-    flags: int = attrs.field(default=0, kw_only=True)
+    flags: int = 0
     """Unknown flag bits, kept as they are."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept as they are."""
 
     @property

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import attrs
+from msgspec import Struct
 
 from ...base.checksum import Buffer
-from ...base.values import Value
 from .header import begin, expect
 
 UNCONFIRMED_KEY = "u:"
@@ -29,12 +28,11 @@ class Reason(IntEnum):
     log was."""
 
 
-@attrs.frozen(eq=False, repr=False)
-class UnconfirmedRecord(Value):
+class UnconfirmedRecord(Struct, frozen=True):
     reason: Reason
     location: str = ""
     """Where the owner before was, as ``host:path``; empty if unknown."""
-    extra: bytes = attrs.field(default=b"", kw_only=True)
+    extra: bytes = b""
     """Fields of a newer version, kept unchanged."""
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.patience import scaled
 from support.scripted_chunks import Crash, Hang
@@ -489,4 +489,4 @@ def test_the_stop_order_is_in_the_table() -> None:
 )
 def test_options_are_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        attrs.evolve(OPTIONS, **bad)
+        replace(OPTIONS, **bad)

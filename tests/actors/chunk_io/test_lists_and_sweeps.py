@@ -7,8 +7,8 @@ from contextlib import aclosing
 from random import Random
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.storage_stage import DOWN, OPTIONS, stage, virtual_time
 from tierlog.actors.chunk_io.actor import StorageActor
@@ -94,7 +94,7 @@ class RepeatedList(MemoryChunkStorage):
 async def test_a_list_that_repeats_its_first_page_fails() -> None:
     """A13: it was followed without end."""
     chunks = RepeatedList()
-    actor = StorageActor(chunks, attrs.evolve(OPTIONS, list_page=2), Random(1))
+    actor = StorageActor(chunks, replace(OPTIONS, list_page=2), Random(1))
     async with anyio.create_task_group() as tasks:
         await tasks.start(actor.run)
         for number in range(5):
@@ -122,7 +122,7 @@ class SlowList(MemoryChunkStorage):
 async def test_a_list_fails_at_its_deadline_only_if_no_name_came() -> None:
     """A13: a page ends with what it has, so a list that takes hours gets to its end."""
     chunks = SlowList()
-    actor = StorageActor(chunks, attrs.evolve(OPTIONS, read_deadline=10), Random(1))
+    actor = StorageActor(chunks, replace(OPTIONS, read_deadline=10), Random(1))
     async with anyio.create_task_group() as tasks:
         await tasks.start(actor.run)
         names = [f"a/{number:02}" for number in range(20)]

@@ -12,8 +12,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.command_line import NAME, Run, is_one_line, make_store, piped
 from tierlog import Unavailable
@@ -108,7 +108,7 @@ def test_a_list_survives_the_deletion_of_a_listed_segment(
 
     async def with_a_deleted_one(self: StoreView, prefix: str = "", **page: Any) -> SegmentPage:
         found = await page_of_segments(self, prefix, **page)
-        return attrs.evolve(found, names=[*found.names, "deleted"])
+        return replace(found, names=[*found.names, "deleted"])
 
     monkeypatch.setattr(StoreView, "page_of_segments", with_a_deleted_one)
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from unittest import mock
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
@@ -39,11 +39,11 @@ pytestmark = pytest.mark.anyio
 NAME = "app/old"
 PARTS = [bytes([65 + number]) * 10 for number in range(20)]
 DATA = b"".join(PARTS)
-PIECES = attrs.evolve(
+PIECES = replace(
     OPTIONS,
     chunked=ChunkedOptions(adopt_bytes=600, index_spacing=32, maintenance_records=4),
-    collector=attrs.evolve(OPTIONS.collector, delay=0.0),
-    writer=attrs.evolve(OPTIONS.writer, deferred_pause=0.0),
+    collector=replace(OPTIONS.collector, delay=0.0),
+    writer=replace(OPTIONS.writer, deferred_pause=0.0),
 )
 """Three or four chunks in a piece, and an index record for every three."""
 
@@ -249,10 +249,10 @@ async def test_a_segment_with_more_records_than_a_group_holds_is_restored(
     size, count = 256 << 30, 40
     chunk = ChunkRecord("", size, packed_crcs=bytes(4 * (size >> 20)))
     chunks = tuple(
-        (number * size, attrs.evolve(chunk, name=f"containers/0000/{number:032x}")) for number in range(count)
+        (number * size, replace(chunk, name=f"containers/0000/{number:032x}")) for number in range(count)
     )
     assert sum(len(each.packed_crcs) for _, each in chunks) > GROUP_BYTES_MAX // 2
-    async with world.owner(attrs.evolve(OPTIONS, chunked=ChunkedOptions(index_spacing=1 << 40))) as owner:
+    async with world.owner(replace(OPTIONS, chunked=ChunkedOptions(index_spacing=1 << 40))) as owner:
         await owner.container.imports.restore(
             image_of(count * size), Chain(count * size, 0, False, size, chunks)
         )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
@@ -29,8 +29,8 @@ from tierlog.storage_backends.sorted_runs.scan import PageLimits
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 KIND = AttributeUpdateKind
-FEW = attrs.evolve(OPTIONS, image_entries=4)
-COLD = attrs.evolve(FEW, active_segments_max=1)
+FEW = replace(OPTIONS, image_entries=4)
+COLD = replace(FEW, active_segments_max=1)
 NAME, OTHER = "app/events", "app/other"
 IDS = {number.to_bytes(16, "big"): number for number in range(10)}
 NAMES = {f"n{number}": number for number in range(20)}
@@ -304,7 +304,7 @@ async def test_m19_a_removal_that_fails_is_tried_again(monkeypatch: pytest.Monke
 
 async def test_m19_images_of_an_earlier_version_become_rows_and_go_cold() -> None:
     """The earlier one kept up to 16,384 attributes in the image."""
-    world = ContainerWorld(attrs.evolve(COLD, image_entries=16_384))
+    world = ContainerWorld(replace(COLD, image_entries=16_384))
     many = {f"{number:05}": number for number in range(1500)}
     async with world.owner() as owner:
         await make(owner.store, OTHER)

@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import (
     OPTIONS,
@@ -46,7 +47,7 @@ HARD_BYTES = 64 * KIB
 PARKED = 3
 FROZEN = 10
 """Memtables that wait for their run, at most (rule M12)."""
-TIGHT = attrs.evolve(
+TIGHT = replace(
     OPTIONS,
     cache_bytes=16 * KIB,
     flush_bytes=4 * KIB,
@@ -292,7 +293,7 @@ async def test_a_container_with_full_caches_and_queues_comes_back_by_itself(
     trouble: Trouble,
 ) -> None:
     """Nobody flushes it, and no call is left without an answer."""
-    world = ContainerWorld(attrs.evolve(TIGHT, table_cache=BlockCache(2 * KIB)))
+    world = ContainerWorld(replace(TIGHT, table_cache=BlockCache(2 * KIB)))
     world.chunks = chunks = Standstill(MemoryChunkStorage(world.memory))
     with anyio.fail_after(scaled(50)):
         async with idle_owner(world) as owner:
@@ -331,7 +332,7 @@ async def test_an_opening_waits_for_nothing_that_waits_for_the_opening(hangs: bo
     """pravega/pravega#5963: an owner ends with all its limits reached. Its successor begins with the same
     unflushed bytes and rows, and long-term storage still does not answer: it opens, creates its element once
     storage answers, and flushes all of it, which its own limits do not hold up."""
-    world = ContainerWorld(attrs.evolve(TIGHT, active_segments_max=1000))
+    world = ContainerWorld(replace(TIGHT, active_segments_max=1000))
     world.chunks = chunks = Standstill(MemoryChunkStorage(world.memory))
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
@@ -363,7 +364,7 @@ async def test_an_opening_waits_for_nothing_that_waits_for_the_opening(hangs: bo
 async def test_commits_of_a_flush_pass_the_limit_of_rows_that_they_lower() -> None:
     """pravega/pravega#6139: each commit adds rows to the table that is over its limit already."""
     admission = attrs.evolve(OPTIONS.admission, row_bytes=1)
-    world = ContainerWorld(attrs.evolve(OPTIONS, admission=admission, merge_fan_out=2))
+    world = ContainerWorld(replace(OPTIONS, admission=admission, merge_fan_out=2))
     async with world.owner() as owner:
         for number in range(5):
             await owner.store.create_segment(f"s/{number}")
@@ -389,7 +390,7 @@ async def test_commits_of_a_flush_pass_the_limit_of_rows_that_they_lower() -> No
 async def test_m12_aborts_of_what_never_began_are_refused_while_rows_cannot_be_published() -> None:
     """Each is remembered, so they are rows without a bound. An abort of an open transaction goes on."""
     admission = attrs.evolve(OPTIONS.admission, row_bytes=ROW_BYTES)
-    world = ContainerWorld(attrs.evolve(OPTIONS, admission=admission))
+    world = ContainerWorld(replace(OPTIONS, admission=admission))
     async with world.owner() as owner:
         await owner.store.create_segment("s")
         await owner.store.begin_transaction("s", "open")
@@ -409,7 +410,7 @@ async def test_m12_aborts_of_what_never_began_are_refused_while_rows_cannot_be_p
 async def test_what_the_table_deletes_of_itself_changes_no_row_of_it() -> None:
     """pravega/pravega#6306: runs that were merged are deleted. If that were recorded in the table, each merge
     would make rows, and each cycle a merge."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=2, collector=CollectorOptions(delay=1)))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=2, collector=CollectorOptions(delay=1)))
     async with world.owner() as owner:
         await owner.store.create_segment(TICK)
         for number in range(9):

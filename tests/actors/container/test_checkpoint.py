@@ -8,6 +8,7 @@ from typing import cast
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_parts import NAME, ROLLING, append, record_of
 from support.pipeline import PipelineWorld
@@ -279,7 +280,7 @@ async def test_many_small_files_make_a_checkpoint_due_once() -> None:
 
 async def test_many_unflushed_bytes_are_logged_again_once_they_keep_too_many_files() -> None:
     """Checkpoints in between leave these files, and count them as left."""
-    options = attrs.evolve(NEVER_RELOG, files_max=8, costly_files_max=30, few_segments=1)
+    options = replace(NEVER_RELOG, files_max=8, costly_files_max=30, few_segments=1)
     async with PipelineWorld().running() as world:
         await created(world, NAME, "other")
         await world.ask(append(NAME, b"abc"))

@@ -3,10 +3,10 @@ claims is brought over."""
 
 from __future__ import annotations
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, cloned, read_all, reason_of, refusal_of
 from support.stores import make
@@ -32,9 +32,9 @@ from tierlog.storage_backends.segments.records.unconfirmed import Reason
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 US = Identity(b"S" * 16, b"L" * 16, b"O" * 16)
-NEXT_OWNER = attrs.evolve(US, owner=b"P" * 16)
-CLONE = attrs.evolve(US, log=b"M" * 16)
-STRANGER = attrs.evolve(US, store=b"T" * 16)
+NEXT_OWNER = replace(US, owner=b"P" * 16)
+CLONE = replace(US, log=b"M" * 16)
+STRANGER = replace(US, store=b"T" * 16)
 
 HERE = Fingerprint(b"F" * 16, "here:/data/wal")
 IDS = "53" * 16 + "4c" * 16 + "4f" * 16
@@ -52,7 +52,7 @@ def claim_of(identity: Identity) -> bytes:
 
 
 def test_a_claim_has_its_golden_bytes_and_name() -> None:
-    here = attrs.evolve(US, folder=HERE)
+    here = replace(US, folder=HERE)
     assert claim_of(here).hex() == GOLDEN
     assert decode_claim(bytes.fromhex(GOLDEN), 7) == Claim(7, here)
     assert claim_name(3, 0x1F) == "_system/containers/0003/epoch.000000000000001f"
@@ -64,7 +64,7 @@ def test_a_claim_of_version_1_has_no_fingerprint() -> None:
 
 def test_the_last_claim_has_golden_bytes_that_earlier_code_refuses() -> None:
     """Earlier code reads versions 1 and 2."""
-    assert encode_claim(attrs.evolve(US, folder=HERE)).hex() == LAST
+    assert encode_claim(replace(US, folder=HERE)).hex() == LAST
     with pytest.raises(DecodeError, match="not a claim of a version"):
         decode_claim(bytes.fromhex(LAST))
 
@@ -150,7 +150,7 @@ async def folder_of_an_earlier_version(epoch: int = 1) -> ContainerWorld:
     """A store with a segment, whose owner recorded a claim and made it."""
     world = ContainerWorld()
     world.chunks.script = lambda call: Fault(FaultKind.BEFORE)  # so that nothing is known of a chain
-    async with world.owner(attrs.evolve(OPTIONS, is_built=True)) as owner:
+    async with world.owner(replace(OPTIONS, is_built=True)) as owner:
         await make(owner.store, "s", b"abc")
         identity = owner.container.ownership.identity
         record = ClaimRecord(identity.owner, storage_claimed=True)
@@ -215,7 +215,7 @@ async def test_a_foreign_claim_of_an_earlier_version_is_a_copys(adopt: bool) -> 
         assert system_objects(world) == [f"epoch.{epoch:016x}" for epoch in (1, 5)]
         return
 
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+    async with world.owner(replace(OPTIONS, adopt=True)) as owner:
         record = owner.container.confirmation.unconfirmed
         assert record is not None
         assert (record.reason, record.location) == (Reason.ADOPTED, "there:/copy/wal")
@@ -259,7 +259,7 @@ async def test_a_copy_from_before_a_folder_was_brought_over_is_refused_until_it_
 
     world.logs = copy
     assert isinstance(await refusal_of(world), StoreMismatch)
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+    async with world.owner(replace(OPTIONS, adopt=True)) as owner:
         assert reason_of(owner) is Reason.ADOPTED
         assert await read_all(owner.store, "s") == b"abc"
     assert await refusal_of(world) is None

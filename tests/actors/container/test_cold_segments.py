@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_records
 
 from support.container_world import (
@@ -56,7 +57,7 @@ from tierlog.storage_backends.sorted_runs.table import TableView
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-COLD = attrs.evolve(OPTIONS, active_segments_max=1)
+COLD = replace(OPTIONS, active_segments_max=1)
 NAMES = [f"app/{number}" for number in range(10)]
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -271,7 +272,7 @@ def in_memory(owner: Owner) -> set[str]:
     return set(owner.container.segments.names())
 
 
-LEAN = attrs.evolve(OPTIONS, checkpoint=CheckpointOptions(idle_segments=4))
+LEAN = replace(OPTIONS, checkpoint=CheckpointOptions(idle_segments=4))
 
 
 async def test_m22_a_page_over_names_that_are_not_shown_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +482,7 @@ async def test_m4_many_that_wait_are_loaded_and_decided_in_steps(monkeypatch: py
 
 
 async def test_m4_requests_beyond_the_budget_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = ContainerWorld(attrs.evolve(COLD, parked=ParkedOptions(count=2)))
+    world = ContainerWorld(replace(COLD, parked=ParkedOptions(count=2)))
     async with cold_owner(world) as owner:
         gate = Gate(monkeypatch)
         offsets: dict[bytes, int | None] = {}
@@ -557,7 +558,7 @@ async def test_m4_a_malformed_row_fails_the_requests_for_its_segment_only(
 
 
 async def test_m4_a_request_larger_than_the_budget_waits_alone() -> None:
-    world = ContainerWorld(attrs.evolve(COLD, parked=ParkedOptions(size_bytes=10_000)))
+    world = ContainerWorld(replace(COLD, parked=ParkedOptions(size_bytes=10_000)))
     async with cold_owner(world) as owner:
         assert await owner.store.append(NAMES[1], bytes(100_000)) == len(NAMES[1])
 
@@ -567,7 +568,7 @@ async def test_m4_nothing_is_loaded_while_the_group_that_waits_for_the_log_is_fu
 ) -> None:
     """Else the loads of many requests, during one slow write, make a group that is too large for the log."""
     monkeypatch.setattr("tierlog.actors.container.loader._BATCH", 1)
-    world = ContainerWorld(attrs.evolve(COLD, pipeline=PipelineOptions(group_bytes=1000)))
+    world = ContainerWorld(replace(COLD, pipeline=PipelineOptions(group_bytes=1000)))
     async with cold_owner(world) as owner:
         gate, held, container = Gate(monkeypatch), anyio.Event(), owner.container
         log, append = container.log, container.log.append

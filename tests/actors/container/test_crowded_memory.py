@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
@@ -27,7 +28,7 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkSt
 pytestmark = pytest.mark.anyio
 
 MOST = 40
-CROWDED = attrs.evolve(
+CROWDED = replace(
     OPTIONS, active_segments_max=5, admission=attrs.evolve(OPTIONS.admission, segments=MOST, delay_max=0.1)
 )
 COLD = [f"cold/{number}" for number in range(10)]
@@ -173,7 +174,7 @@ async def test_m5_a_slow_log_lets_segments_leave_as_fast_as_clients_create_other
     """Each group of the log takes as long as a disk that others use, and has the creations of 500 clients."""
 
     admission = attrs.evolve(OPTIONS.admission, segments=4000, delay_max=2.0)
-    options = attrs.evolve(OPTIONS, active_segments_max=1000, admission=admission)
+    options = replace(OPTIONS, active_segments_max=1000, admission=admission)
     world, created = ContainerWorld(options), list[str]()
     log = world.logs.log("c0")
     append = log.append
@@ -205,7 +206,7 @@ async def test_m5_an_outage_that_ends_leaves_a_container_that_opens_and_recovers
         world.chunks.script = every(Fault(FaultKind.BEFORE))
         created = await create_many(owner, 0, 200)
         await owner.crash()
-    async with world.owner(attrs.evolve(CROWDED, admission=OPTIONS.admission)) as owner:
+    async with world.owner(replace(CROWDED, admission=OPTIONS.admission)) as owner:
         created += await create_many(owner, 200, 100)
         await owner.crash()
     async with world.owner() as owner:
@@ -258,7 +259,7 @@ async def test_m5_creations_without_end_fill_no_memory_and_the_container_comes_b
 ) -> None:
     """A million is with the limit of a store by default."""
     admission = attrs.evolve(OPTIONS.admission, segments=most, delay_max=0.05, publish_interval=0.1)
-    world = ContainerWorld(attrs.evolve(OPTIONS, active_segments_max=most // 4, admission=admission))
+    world = ContainerWorld(replace(OPTIONS, active_segments_max=most // 4, admission=admission))
     healed = anyio.Event()
     world.chunks = FaultyChunkStorage(MemoryChunkStorage(world.memory), hang=healed.wait)
     async with world.owner() as owner:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_records
 
 from support.container_parts import NAME as UNIT_NAME
@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TOMBSTONE = 6_400.0
-COLD = attrs.evolve(OPTIONS, active_segments_max=1, tombstone=TOMBSTONE)
+COLD = replace(OPTIONS, active_segments_max=1, tombstone=TOMBSTONE)
 OTHER = "app/other"
 TOKEN = TransactionToken("q", 7)
 COMMITTED, ABORTED, OPEN = TransactionState.COMMITTED, TransactionState.ABORTED, TransactionState.OPEN
@@ -430,7 +430,7 @@ async def test_m21_a_folder_of_an_earlier_version_keeps_its_ended_transactions(
 
     "record": the owner dies after it recorded an element and before that was created, so the next owner knows
     of no run that has them, and of one that may have."""
-    world = ContainerWorld(attrs.evolve(COLD, tombstone=86_400.0))
+    world = ContainerWorld(replace(COLD, tombstone=86_400.0))
     kept = json.loads((GOLDEN / "container_without_ended_rows.json").read_text())
     journal = world.logs._states["c0"] = _LogState(kept["epoch"])
     for *info, payload in kept["groups"]:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
@@ -22,7 +23,7 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-UNMERGED = attrs.evolve(OPTIONS, merge_fan_out=1000)
+UNMERGED = replace(OPTIONS, merge_fan_out=1000)
 DELETES = 10
 
 
@@ -178,7 +179,7 @@ async def test_w6_a_checkpoint_logs_nothing_again_that_does_not_fit_into_the_res
     """A segment that cannot be flushed keeps old files. To log its bytes again ended the owner on a full disk
     and every later one."""
     limits = CheckpointOptions(wal_bytes=1 << 40, pinned_groups_bytes=100_000)
-    world = ContainerWorld(attrs.evolve(UNMERGED, checkpoint=limits))
+    world = ContainerWorld(replace(UNMERGED, checkpoint=limits))
     sizes = LocalLogOptions(file_size=64 << 10, reserve=256 << 10, allocation_step=64 << 10)
     log = LocalLog(world.files, "/wal", b"l" * 16, sizes, owner=b"o" * 16)
     async with world.owner(log=log) as owner:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import ELSEWHERE, OPTIONS, ContainerWorld, cloned, reason_of, virtual_time
 from tierlog import ChangesIncomplete, Table, TableConflict
@@ -13,7 +13,7 @@ from tierlog.storage_backends.segments.records.unconfirmed import Reason
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 NAME = "app/users"
-ADOPTING = attrs.evolve(OPTIONS, adopt=True)
+ADOPTING = replace(OPTIONS, adopt=True)
 
 
 async def parted(world: ContainerWorld) -> int:

@@ -16,6 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner
 from support.loop_steps import CallCounter, LongestSteps, recorded_steps
@@ -39,7 +40,7 @@ limit tells the two apart from 20,000 on."""
 TOGETHER = 50
 FEW = 20
 WANTED = 1000
-ON_ORDER = attrs.evolve(
+ON_ORDER = replace(
     OPTIONS,
     admission=attrs.evolve(OPTIONS.admission, row_cycle_bytes=1 << 40, segments=1 << 40),
     checkpoint=CheckpointOptions(wal_bytes=1 << 40, idle_segments=256),
@@ -160,7 +161,7 @@ async def test_no_step_grows_with_the_number_of_appends_that_arrive_together() -
 
 
 async def test_other_tasks_run_between_steps_that_are_set_smaller() -> None:
-    world = ContainerWorld(options=attrs.evolve(OPTIONS, pipeline=PipelineOptions(group_count=16)))
+    world = ContainerWorld(options=replace(OPTIONS, pipeline=PipelineOptions(group_count=16)))
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         await owner.store.create_segment("s")
         sequences = [owner.container.state.sequence]
@@ -191,7 +192,7 @@ async def unload_idle(owner: Owner, kept: str) -> None:
 @asynccontextmanager
 async def owner_of_cold(names: list[str], runs: RunFolder) -> AsyncIterator[Owner]:
     """Of idle segments, most of which will be cold."""
-    world = ContainerWorld(attrs.evolve(ON_ORDER, active_segments_max=FEW))
+    world = ContainerWorld(replace(ON_ORDER, active_segments_max=FEW))
     world.runs = runs
     async with world.owner() as owner:
         await together(owner.store.create_segment, ["kept", *names])
@@ -313,7 +314,7 @@ async def one_life_of_records(world: ContainerWorld, first: int, count: int, lon
 )
 async def test_no_step_grows_with_the_number_of_records(count: int, tmp_path: Path) -> None:
     """M8, M10: clean rows are released in replay too, so that neither checkpoints nor cycles visit them."""
-    world, longest = ContainerWorld(attrs.evolve(ON_ORDER, merge_fan_out=1000)), LongestSteps()
+    world, longest = ContainerWorld(replace(ON_ORDER, merge_fan_out=1000)), LongestSteps()
     world.runs = local_runs(tmp_path)
     async with world.owner() as owner:
         await owner.store.create_segment("s")
@@ -328,7 +329,7 @@ async def test_no_step_grows_with_the_number_of_records(count: int, tmp_path: Pa
 )
 async def test_no_step_grows_with_the_rows_of_runs_that_are_merged(count: int, tmp_path: Path) -> None:
     """M7: runs are published and merged, their objects put and deleted, while appends go on."""
-    world, longest = ContainerWorld(attrs.evolve(ON_ORDER, merge_fan_out=2)), LongestSteps()
+    world, longest = ContainerWorld(replace(ON_ORDER, merge_fan_out=2)), LongestSteps()
     world.runs = local_runs(tmp_path)
     async with world.owner() as owner:
         await owner.store.create_segment("s")
@@ -400,7 +401,7 @@ async def test_no_step_grows_with_the_number_of_updates_of_tables_that_arrive_to
 ) -> None:
     """M18: a thousand rows are as much as one step takes. 150 updates of 1,000 rows each took steps of 36 ms,
     and of 334 ms if they waited for cold tables."""
-    world, longest = ContainerWorld(attrs.evolve(ON_ORDER, active_segments_max=FEW)), LongestSteps()
+    world, longest = ContainerWorld(replace(ON_ORDER, active_segments_max=FEW)), LongestSteps()
     world.runs = local_runs(tmp_path)
     names = [f"t{number}" for number in range(4 * FEW)]
     async with world.owner() as owner:

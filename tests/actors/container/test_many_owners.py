@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import chain, segment_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
@@ -35,11 +36,11 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyC
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-QUICK = attrs.evolve(
+QUICK = replace(
     OPTIONS, collector=CollectorOptions(delay=1, listings=(0, 10, 40), retry_pause=5, retry_pause_max=10)
 )
-UNMERGED = attrs.evolve(QUICK, merge_fan_out=1000)
-MERGED = attrs.evolve(QUICK, merge_fan_out=2)
+UNMERGED = replace(QUICK, merge_fan_out=1000)
+MERGED = replace(QUICK, merge_fan_out=2)
 """Nearly each cycle is followed by a merge."""
 merged = pytest.mark.parametrize("options", [UNMERGED, MERGED], ids=["unmerged", "merged"])
 REFUSED = (NotOwner, OutcomeUnknown, Unavailable)
@@ -405,7 +406,7 @@ async def test_a_fault_at_every_kth_call_of_storage_changes_no_answer(
     ks: tuple[int, ...], kind: FaultKind, prefix: str
 ) -> None:
     """Changes go on, owners follow each other, and the collector runs, all with the same faults."""
-    world = ContainerWorld(attrs.evolve(QUICK, merge_fan_out=3))
+    world = ContainerWorld(replace(QUICK, merge_fan_out=3))
     await first_owner(world)
     contents: dict[str, tuple[int, bytes]] = {}
     async with anyio.create_task_group() as tasks:
@@ -519,7 +520,7 @@ def lose_local_copies(world: ContainerWorld) -> None:
 
 async def test_a_run_that_is_lost_everywhere_is_named_and_no_segment_comes_up_empty() -> None:
     """M3: what it had is unknown, and is never taken for absent."""
-    world = ContainerWorld(attrs.evolve(UNMERGED, active_segments_max=1))
+    world = ContainerWorld(replace(UNMERGED, active_segments_max=1))
     await first_owner(world)
     names = [f"s/{number}" for number in range(6)]
     async with world.owner() as owner:
@@ -606,7 +607,7 @@ async def test_a_newest_element_that_is_not_what_was_put_is_reported_with_its_na
 async def test_a_run_that_is_damaged_everywhere_is_reported_with_its_name(
     damage: Callable[[bytearray], None],
 ) -> None:
-    world = ContainerWorld(attrs.evolve(UNMERGED, active_segments_max=1))
+    world = ContainerWorld(replace(UNMERGED, active_segments_max=1))
     await first_owner(world, *(f"s/{number}" for number in range(6)))
     async with world.owner() as owner:
         await drain(world, owner)
@@ -632,7 +633,7 @@ async def test_a_run_that_is_damaged_everywhere_is_reported_with_its_name(
 async def test_storage_that_is_down_at_the_opening_after_many_cycles(cycles: int) -> None:
     """J8, J11, M6: if no element could be deleted, an opening reads few objects. While storage is down it
     reads none: names, images and records are in local copies."""
-    world = ContainerWorld(attrs.evolve(UNMERGED if cycles < 100 else QUICK, active_segments_max=1))
+    world = ContainerWorld(replace(UNMERGED if cycles < 100 else QUICK, active_segments_max=1))
     await first_owner(world)
     names = [f"s/{number}" for number in range(10)]
     async with world.owner() as owner:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from random import Random
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, referenced_chunks, virtual_time
 from support.drained import TICK, check_storage, drain
@@ -47,10 +47,10 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-QUICK = attrs.evolve(
+QUICK = replace(
     OPTIONS, collector=CollectorOptions(delay=1, listings=(0, 10, 40), retry_pause=5, retry_pause_max=10)
 )
-MERGED = attrs.evolve(QUICK, merge_fan_out=2)
+MERGED = replace(QUICK, merge_fan_out=2)
 merged = pytest.mark.parametrize("options", [QUICK, MERGED], ids=["unmerged", "merged"])
 SETTLED = 100.0
 """Seconds after which all garbage is deleted."""
@@ -471,7 +471,7 @@ async def test_p4_while_records_cannot_be_read_nothing_is_deleted() -> None:
 
 async def test_p4_what_is_dropped_while_a_pin_is_made_is_kept() -> None:
     """Its element has the runs of a flush that began before, and these name it."""
-    world = ContainerWorld(attrs.evolve(QUICK, collector=CollectorOptions(delay=0, listings=())))
+    world = ContainerWorld(replace(QUICK, collector=CollectorOptions(delay=0, listings=())))
     await first_owner(world, "a", "b")
     async with world.owner() as owner:
         await owner.store.append("b", b"more")
@@ -511,7 +511,7 @@ async def test_p4_what_is_dropped_while_a_pin_is_made_is_kept() -> None:
 async def test_p4_a_backup_beside_deletions_and_collections_is_whole(seed: int) -> None:
     """What is deleted while a backup is made is in it and kept, or not in it."""
     random = Random(seed)
-    world = ContainerWorld(attrs.evolve(QUICK, collector=CollectorOptions(delay=0, listings=(0,))))
+    world = ContainerWorld(replace(QUICK, collector=CollectorOptions(delay=0, listings=(0,))))
     await first_owner(world, *(f"s{number}" for number in range(40)))
 
     def script(call: Call) -> Fault | None:
@@ -564,7 +564,7 @@ async def test_a_store_without_room_for_rows_makes_no_backup() -> None:
 
 async def test_p4_what_a_backup_keeps_does_not_hold_up_other_garbage() -> None:
     """It is more than the queue has room for."""
-    options = attrs.evolve(QUICK, collector=attrs.evolve(QUICK.collector, names_max=8))
+    options = replace(QUICK, collector=replace(QUICK.collector, names_max=8))
     world = ContainerWorld(options)
     names = [f"kept{number}" for number in range(10)]
     await first_owner(world, *names)
@@ -591,7 +591,7 @@ async def test_p4_what_a_removed_backup_kept_is_deleted_although_storage_failed_
 ) -> None:
     """Runs that only the backup needs cannot be read, or the element without it has an unknown outcome. The
     store is idle: the same owner finds what is garbage."""
-    world = ContainerWorld(attrs.evolve(MERGED, table_cache=BlockCache(1)))
+    world = ContainerWorld(replace(MERGED, table_cache=BlockCache(1)))
     async with world.owner() as owner:
         await owner.store.create_segment(TICK)
         await fill(owner, "a")

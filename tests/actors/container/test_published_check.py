@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.published_rows import check_pages, check_rows
 from tierlog.actors.container.ended_rows import open_row
@@ -178,22 +179,22 @@ def with_record(record: SegmentRecord | ChunkRecord) -> list[Row]:
             "its transaction 'a' is open, and it has no image",
         ),
         (
-            with_record(attrs.evolve(CHUNKS["c2"], length=19)),
+            with_record(replace(CHUNKS["c2"], length=19)),
             "chain",
             "its chain has 3 chunks with 59 bytes, not 3 with 60",
         ),
         (
-            with_record(attrs.evolve(CHUNKS["c1"], next_chunk="c3")),
+            with_record(replace(CHUNKS["c1"], next_chunk="c3")),
             "chain",
             "its chunk c3 has no record, or is in another chain too",
         ),
         (
-            with_record(attrs.evolve(CHUNKS["c3"], next_chunk="c4")),
+            with_record(replace(CHUNKS["c3"], next_chunk="c4")),
             "chain",
             "its chain has 3 chunks with 60 bytes and goes on, not 3 with 60",
         ),
-        (with_record(attrs.evolve(CHUNKS["d2"], next_chunk="c1")), "cut", "and goes on"),
-        (with_record(attrs.evolve(CHUNKS["d1"], next_chunk="c2")), "cut", "chunk c2 has no record, or is in"),
+        (with_record(replace(CHUNKS["d2"], next_chunk="c1")), "cut", "and goes on"),
+        (with_record(replace(CHUNKS["d1"], next_chunk="c2")), "cut", "chunk c2 has no record, or is in"),
         (
             with_record(ChunkRecord("lost", 1, "", bytes(4))),
             "",
@@ -208,7 +209,7 @@ def with_record(record: SegmentRecord | ChunkRecord) -> list[Row]:
             "the chunk l1 and 1 behind it are in no segment's chain",
         ),
         (
-            with_record(attrs.evolve(RECORDS[CHAIN], segment=9)),
+            with_record(replace(RECORDS[CHAIN], segment=9)),
             "(0000000000000009)",
             "it has a record in long-term storage and no image",
         ),

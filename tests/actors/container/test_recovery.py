@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_parts import NAME, ROLLING, Parts, record_of
 from support.operations import SAMPLES
@@ -340,7 +340,7 @@ async def test_the_checkpoint_is_found_without_reading_every_group() -> None:
     log = script.service.log("c")
     opened = await log.open()
     parts.state.epoch = opened.epoch
-    counted = attrs.evolve(opened, groups=Groups())
+    counted = replace(opened, groups=Groups())
     recovery = Recovery(log, counted, parts.state, parts.publisher, parts.cache)
     report = await recovery.run()
 

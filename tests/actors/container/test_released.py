@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
 from support.legacy_layout import write_header, write_legacy
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.anyio
 
 NAME = "app/old"
 FILES = [f"{NAME}$offset.{start}" for start in (0, 4, 6)]
-LATE = attrs.evolve(
+LATE = replace(
     OPTIONS,
     chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=0, relocate_above=0, relocate_share=0.5)),
 )
 """What is released waits so long that a crash comes first."""
-EAGER = attrs.evolve(LATE, collector=attrs.evolve(OPTIONS.collector, delay=0.0))
+EAGER = replace(LATE, collector=replace(OPTIONS.collector, delay=0.0))
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_g3_the_removal_of_a_record_is_durable(world: ContainerWorld) -> N
 async def test_g3_while_deletes_fail_the_record_stays_over_owners(world: ContainerWorld) -> None:
     await die_after(world, delete)
     world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
-    async with world.owner(attrs.evolve(EAGER, collector=attrs.evolve(EAGER.collector, attempts=1))) as owner:
+    async with world.owner(replace(EAGER, collector=replace(EAGER.collector, attempts=1))) as owner:
         await until(lambda: owner.container.statistics().collector.retry_later >= 3)
         assert recorded(owner) == FILES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.table_rows import records_of
@@ -107,7 +107,7 @@ async def test_m17_a_run_that_cannot_be_read_holds_up_only_what_it_has(
     damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The segment's other rows go too. The damaged one comes first, so each attempt meets it."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=100))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=100))
     async with world.owner() as owner:
         run, [first, second] = await flushed(owner, "t/1", "t/2")
         await owner.store.table("t/1").put(b"later", b"x")

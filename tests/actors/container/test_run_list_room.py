@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, virtual_time
 from support.stores import make
@@ -60,7 +61,7 @@ async def test_m12_the_run_list_has_room_however_many_rows_there_are(monkeypatch
     monkeypatch.setattr(table_runs, "RUN_LIST_BYTES_MAX", 16 << 10)
     monkeypatch.setattr(compaction_policy, "RUN_BYTES_MAX", 2048)
     monkeypatch.setattr(table_runs, "encode_run", partial(encode_run, run_bytes_max=2048))
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
         for number in range(40):
@@ -81,7 +82,7 @@ async def test_m12_the_run_list_has_room_however_many_rows_there_are(monkeypatch
 async def test_m12_appends_are_refused_while_too_many_rows_wait_and_go_on_once_there_is_room() -> None:
     """Also if nobody flushes, and none of the refused appends makes a cycle due."""
     admission = attrs.evolve(OPTIONS.admission, row_bytes=40_000)
-    world = ContainerWorld(attrs.evolve(OPTIONS, admission=admission))
+    world = ContainerWorld(replace(OPTIONS, admission=admission))
     async with world.owner() as owner:
         world.chunks.script = fill_up
         with pytest.raises(Throttled, match="wait in memory to be published"):
@@ -116,7 +117,7 @@ async def test_j9_on_full_storage_deletions_go_on_also_if_the_newest_element_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The room of the one before it is not enough for a proof, and nothing was ever deleted."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=1000))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=1000))
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
         await make(owner.store, "deleted", b"abc", flushed=True)
@@ -157,12 +158,12 @@ async def test_j2_an_element_that_nobody_could_read_is_not_recorded() -> None:
         [run] = owner.container.state.table.runs
         long = b"k" * 8000
         runs = [
-            attrs.evolve(
+            replace(
                 run,
                 name=f"{run.name}-{number:04d}",
                 first_cycle=2,
                 last_cycle=2,
-                summary=attrs.evolve(
+                summary=replace(
                     run.summary, first_key=b"%02da" % number + long, last_key=b"%02db" % number + long
                 ),
             )

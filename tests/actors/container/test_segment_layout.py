@@ -6,8 +6,8 @@ from __future__ import annotations
 from random import Random
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, assert_nothing_leaked, virtual_time
 from support.stores import make
@@ -93,7 +93,7 @@ async def test_s21_chunks_of_a_layout_stay_for_the_delay(seed: int) -> None:
 
 async def test_s21_after_the_delay_what_a_layout_names_may_be_gone() -> None:
     """So the test above can fail: chunks are deleted as soon as it allows."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=5.0)))
+    world = ContainerWorld(replace(OPTIONS, collector=replace(OPTIONS.collector, delay=5.0)))
     async with world.owner() as owner:
         await make(owner.store, "s", bytes(100), flushed=True)
         layout = await owner.store.segment_layout("s", 0, 100)

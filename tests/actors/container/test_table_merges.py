@@ -7,8 +7,8 @@ import errno
 from collections.abc import Callable
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.disk import BLOCK
 from simulation.file_layer import Fail, SimulatedFiles
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 
 @pytest.mark.parametrize("failing", [Write, Sync, Rename, SyncFolder])
 async def test_m6_a_merge_that_the_disk_fails_leaves_no_file(failing: type[IoCall]) -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     is_merging = False
 
     def fail(index: int, call: IoCall) -> Fail | None:
@@ -68,8 +68,8 @@ async def test_m6_a_merge_that_the_disk_fails_leaves_no_file(failing: type[IoCal
 
 async def test_m7_a_merge_waits_until_the_log_keeps_its_room(caplog: pytest.LogCaptureFixture) -> None:
     """W6: twice the low water beside what it may write. One warning says so."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
-    world.runs = attrs.evolve(simulated_runs(world.files, "/runs"), low_water=MIB)
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
+    world.runs = replace(simulated_runs(world.files, "/runs"), low_water=MIB)
     async with world.owner() as owner:
         for name in NAMES[:2]:
             await fill(owner, name)
@@ -87,7 +87,7 @@ async def test_m7_a_merge_waits_until_the_log_keeps_its_room(caplog: pytest.LogC
 
 async def publish_and_lose_the_local_copies(count: int) -> ContainerWorld:
     world = ContainerWorld(UNMERGED)
-    world.runs = attrs.evolve(simulated_runs(world.files, "/runs"), low_water=MIB)
+    world.runs = replace(simulated_runs(world.files, "/runs"), low_water=MIB)
     async with world.owner() as owner:
         for name in NAMES[:count]:
             await fill(owner, name)
@@ -142,7 +142,7 @@ async def test_m6_a_damaged_run_is_fetched_less_and_less_often(fetches: list[str
 
 
 async def test_m7_runs_are_merged_and_the_old_ones_collected_once_no_element_names_them() -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for name in NAMES[:3]:
             await fill(owner, name)
@@ -167,7 +167,7 @@ async def test_m7_runs_are_merged_and_the_old_ones_collected_once_no_element_nam
 async def test_m15_conditional_updates_lose_nothing_while_runs_are_published_and_merged() -> None:
     """Counters, one of which is removed at each tenth step: then it is expected to be absent. The merges
     include the oldest run, so they drop its tombstones."""
-    options = attrs.evolve(OPTIONS, merge_fan_out=2, table_cache=BlockCache(0))
+    options = replace(OPTIONS, merge_fan_out=2, table_cache=BlockCache(0))
     async with ContainerWorld(options).owner() as owner:
         await owner.store.create_table("counters")
         table = owner.store.table("counters")
@@ -204,7 +204,7 @@ async def test_m15_conditional_updates_lose_nothing_while_runs_are_published_and
 
 
 async def test_m6_local_copies_stay_until_the_element_of_their_merge_counts() -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for name in NAMES[:3]:
             world.chunks.script = None if name != NAMES[2] else _fail_elements_of_merges(owner)
@@ -224,7 +224,7 @@ async def test_m6_local_copies_stay_until_the_element_of_their_merge_counts() ->
 
 async def test_m6_the_inputs_of_a_merge_that_a_later_owner_completes_leave_the_disk() -> None:
     """It was recorded before the crash, so the next owner creates its element."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         for name in NAMES[:3]:
@@ -254,7 +254,7 @@ def _fail_elements_of_merges(owner: Owner) -> Callable[[Call], Fault | None]:
 
 
 async def test_m11_a_merge_that_is_not_recorded_loses_nothing_and_comes_again() -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for name in NAMES[:2]:
             await fill(owner, name)
@@ -273,7 +273,7 @@ async def test_m11_a_merge_that_is_not_recorded_loses_nothing_and_comes_again() 
 
 async def test_m11_a_merge_that_counts_by_another_element_is_not_applied_again() -> None:
     """Its element was recorded and not created; a flush creates it before the merge is tried again."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for name in NAMES[:2]:
             await fill(owner, name)
@@ -338,7 +338,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_runs")
 async def test_m7_a_merge_that_long_term_storage_has_no_room_for_is_made_once() -> None:
     """Made again each time it wrote 80 GB, and filled the storage with runs under other names."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         [name] = await merge_without_room(world, owner)
         assert len(runs_of(owner)) == 3
@@ -367,8 +367,8 @@ async def test_m7_a_merge_that_long_term_storage_has_no_room_for_is_made_once() 
 @pytest.mark.usefixtures("small_runs")
 async def test_m7_merged_runs_that_wait_are_given_up_where_the_log_needs_their_room() -> None:
     """W6."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
-    world.runs = attrs.evolve(simulated_runs(world.files, "/runs"), low_water=MIB)
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
+    world.runs = replace(simulated_runs(world.files, "/runs"), low_water=MIB)
     async with world.owner() as owner:
         merges = await merge_without_room(world, owner)
         world.files.disk.capacity = world.files.disk.used() + MIB
@@ -386,7 +386,7 @@ async def test_m7_merged_runs_that_wait_are_given_up_where_the_log_needs_their_r
 
 @pytest.mark.usefixtures("small_runs")
 async def test_m2_merged_runs_that_may_not_be_durable_get_other_names() -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         merges = count_merges(owner)
 
@@ -405,7 +405,7 @@ async def test_m2_merged_runs_that_may_not_be_durable_get_other_names() -> None:
 
 async def test_m7_a_damaged_run_keeps_no_other_runs_from_being_merged() -> None:
     """The run list would be full one day, and appends refused."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for name in NAMES[:3]:
             await owner.container.metadata.commit({f"z:{name}": 0}, {f"z:{name}": bytes(5000)})
@@ -441,7 +441,7 @@ async def test_m7_a_damaged_run_among_the_newest_keeps_no_other_runs_from_being_
     else:
         world.files.disk.unlink(path)
     world.memory.chunks[damaged.name].data[0] ^= 1
-    async with world.owner(attrs.evolve(OPTIONS, merge_fan_out=3)) as owner:
+    async with world.owner(replace(OPTIONS, merge_fan_out=3)) as owner:
         for number in range(12):
             await owner.container.metadata.commit({f"z:{number}": 0}, {f"z:{number}": b"v"})
             await fill(owner, f"more/{number}")
@@ -461,7 +461,7 @@ async def test_m6_a_run_that_is_missing_keeps_no_other_runs_from_being_fetched()
 
 async def test_w6_a_merge_has_room_beside_the_inputs_that_are_fetched_for_it() -> None:
     world = ContainerWorld(UNMERGED)
-    world.runs = attrs.evolve(simulated_runs(world.files, "/runs"), low_water=MIB)
+    world.runs = replace(simulated_runs(world.files, "/runs"), low_water=MIB)
     async with world.owner() as owner:
         for name in NAMES[:2]:
             await add_large_record(owner, name)
@@ -469,7 +469,7 @@ async def test_w6_a_merge_has_room_beside_the_inputs_that_are_fetched_for_it() -
     for path in disk.files_below(world.runs.path):
         disk.unlink(path)
     disk.capacity = disk.used() + 2 * MIB
-    async with world.owner(attrs.evolve(OPTIONS, merge_fan_out=3)) as owner:
+    async with world.owner(replace(OPTIONS, merge_fan_out=3)) as owner:
         await anyio.sleep(300)
         # For the inputs or for what they become. Fetches pause for longer than the merge waits.
         disk.capacity = disk.used() + 2 * MIB + 5 * LARGE
@@ -493,7 +493,7 @@ async def add_large_record(owner: Owner, name: str) -> None:
 
 
 async def test_m7_merges_go_on_soon_after_an_outage() -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         merges = count_merges(owner)
         for name in NAMES[:2]:
@@ -510,7 +510,7 @@ async def test_m7_merges_go_on_soon_after_an_outage() -> None:
 @pytest.mark.parametrize("slow", ["merge", "cycle"])
 async def test_j7_the_chain_is_checked_before_a_run_is_put_late(slow: str) -> None:
     """A merge, and the local copies of a cycle, may take as long as they like."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for name in NAMES[:2]:
             await fill(owner, name)
@@ -538,7 +538,7 @@ async def test_j7_the_chain_is_checked_before_a_run_is_put_late(slow: str) -> No
 
 async def test_m11_merged_runs_wait_for_the_end_of_a_cycle_and_not_for_elements_alone() -> None:
     """F2."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for name in NAMES[:3]:
             await fill(owner, name)

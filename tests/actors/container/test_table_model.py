@@ -9,8 +9,8 @@ from random import Random
 
 import anyio
 import anyio.lowlevel
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
@@ -32,7 +32,7 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=self.random.randint(2, 4)))
+        self.world = ContainerWorld(replace(OPTIONS, merge_fan_out=self.random.randint(2, 4)))
         self.known: dict[str, tuple[int, bytes]] = {}
         self.doubt: dict[str, bytes | None] = {}
         """What the commit would have written during which the owner ended."""

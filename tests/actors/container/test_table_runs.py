@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.disk import BLOCK
 from simulation.records import broken_records
 
@@ -331,7 +331,7 @@ async def test_m6_a_run_that_the_disk_has_no_room_for_leaves_no_file() -> None:
 @pytest.mark.parametrize("at", range(6))
 async def test_m10_a_crash_at_any_call_of_a_publication_or_a_merge_loses_nothing(verb: str, at: int) -> None:
     """At each creation and deletion in long-term storage, in four cycles and the merge of three runs."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         left = at
@@ -402,7 +402,7 @@ async def test_m6_a_local_copy_that_is_lost_or_damaged_is_fetched_again(damage: 
         world.files.disk.replace(
             path, content[:-9] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:]
         )
-    async with world.owner(attrs.evolve(OPTIONS, cache_bytes=MIB)) as owner:
+    async with world.owner(replace(OPTIONS, cache_bytes=MIB)) as owner:
         owner.container.options.table_cache.clear()
         keys = await owner.container.metadata.scan("c:")
         assert len(keys) == len(NAMES)

@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, until, virtual_time
 from support.stores import make
@@ -184,7 +185,7 @@ async def test_a_sealed_table_is_read_only() -> None:
 
 
 async def test_m14_a_cold_table_is_read_where_it_is_and_loaded_by_an_update() -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, active_segments_max=1))
+    world = ContainerWorld(replace(OPTIONS, active_segments_max=1))
     async with world.owner() as owner:
         table = await made(owner)
         for number in range(10):
@@ -514,7 +515,7 @@ async def test_m16_changes_are_the_rows_after_a_version_with_removals() -> None:
 
 async def test_m16_changes_that_are_not_complete_any_more_are_refused() -> None:
     """A merge with the oldest run drops tombstones (rule M7)."""
-    async with ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3)).owner() as owner:
+    async with ContainerWorld(replace(OPTIONS, merge_fan_out=3)).owner() as owner:
         table = await made(owner)
         version = await table.put(b"k", b"1")
         assert version
@@ -667,7 +668,7 @@ async def test_m17_the_removal_waits_while_runs_cannot_be_read(monkeypatch: pyte
 
 async def test_m18_many_rows_make_a_flush_cycle_due_before_their_age() -> None:
     admission = attrs.evolve(OPTIONS.admission, row_cycle_bytes=1 << 18)
-    async with ContainerWorld(attrs.evolve(OPTIONS, admission=admission)).owner() as owner:
+    async with ContainerWorld(replace(OPTIONS, admission=admission)).owner() as owner:
         table = await made(owner)
         most = 0
         for batch in range(60):
@@ -681,7 +682,7 @@ async def test_m18_many_rows_make_a_flush_cycle_due_before_their_age() -> None:
 
 async def test_m18_updates_are_refused_while_rows_cannot_be_published() -> None:
     admission = attrs.evolve(OPTIONS.admission, row_bytes=1 << 18, row_cycle_bytes=1 << 16)
-    world = ContainerWorld(attrs.evolve(OPTIONS, admission=admission))
+    world = ContainerWorld(replace(OPTIONS, admission=admission))
     async with world.owner() as owner:
         table = await made(owner)
         world.chunks.script = fail_runs

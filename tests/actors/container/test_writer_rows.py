@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_records
 
 from support.container_parts import Parts, by_writer
@@ -32,8 +32,8 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-FEW = attrs.evolve(OPTIONS, image_entries=4)
-COLD = attrs.evolve(FEW, active_segments_max=1)
+FEW = replace(OPTIONS, image_entries=4)
+COLD = replace(FEW, active_segments_max=1)
 NAME, OTHER = "app/events", "app/other"
 WRITERS = [f"w{number:02}" for number in range(20)]
 
@@ -309,7 +309,7 @@ async def test_m20_updates_of_a_table_are_applied_once_by_writers_that_left_memo
     ("count", "room"), [(3_000, 64), pytest.param(100_000, 1024, marks=pytest.mark.extended)]
 )
 async def test_m20_memory_holds_a_bounded_number_of_writers(count: int, room: int) -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, image_entries=room))
+    world = ContainerWorld(replace(OPTIONS, image_entries=room))
     async with world.owner() as owner:
         await make(owner.store, NAME)
         container = owner.container
@@ -339,7 +339,7 @@ async def test_m20_memory_holds_a_bounded_number_of_writers(count: int, room: in
 
 async def test_m20_images_of_an_earlier_version_become_rows_and_go_cold() -> None:
     """The earlier one kept all writers in the image."""
-    world = ContainerWorld(attrs.evolve(COLD, image_entries=1 << 20))
+    world = ContainerWorld(replace(COLD, image_entries=1 << 20))
     async with world.owner() as owner:
         offsets = await filled(owner)
         await owner.store.expire_writers(NAME, WRITERS[10:])
@@ -359,7 +359,7 @@ async def test_m20_images_of_an_earlier_version_become_rows_and_go_cold() -> Non
 
 async def test_m17_the_image_of_a_deleted_segment_becomes_no_rows() -> None:
     """Nobody would remove them."""
-    world = ContainerWorld(attrs.evolve(FEW, image_entries=1 << 20))
+    world = ContainerWorld(replace(FEW, image_entries=1 << 20))
     async with world.owner() as owner:
         await filled(owner)
         names = [AttributeUpdate(f"n{number}", 1) for number in range(20)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.folders import flip_bit
 from support.s3 import s3_server
@@ -73,14 +74,14 @@ async def test_s21_a_folder_without_the_stores_record_is_not_its_storage(
     (tmp_path / "elsewhere" / extent.chunk).write_bytes(DATA)
     for name in ("elsewhere", "nowhere"):
         with pytest.raises(Unavailable, match=f"{name} is not there, or not mounted, or no long-term"):
-            open_storage(attrs.evolve(layout.place, location=str(tmp_path / name)))
+            open_storage(replace(layout.place, location=str(tmp_path / name)))
 
 
 async def test_s21_the_storage_of_another_store_is_refused(layout: SegmentLayout, tmp_path: Path) -> None:
     other = await layout_of(tmp_path / "other")
 
     with pytest.raises(StoreMismatch, match=f"is the long-term storage of store {other.place.store} here"):
-        open_storage(attrs.evolve(layout.place, location=other.place.location))
+        open_storage(replace(layout.place, location=other.place.location))
 
 
 async def test_a_damaged_record_is_reported(layout: SegmentLayout) -> None:
@@ -155,7 +156,7 @@ async def test_chunks_of_a_bucket_are_read_with_the_credentials_of_the_environme
 
     def check() -> None:
         # Where the owner's own endpoint is not given, the environment's counts.
-        for place in (layout.place, attrs.evolve(layout.place, endpoint="")):
+        for place in (layout.place, replace(layout.place, endpoint="")):
             storage = open_storage(place)
             assert read(storage, extent.chunk) == DATA
             assert read(storage, extent.chunk, 10, 5) == DATA[10:15]
@@ -177,9 +178,9 @@ async def test_a_bucket_that_cannot_be_read_says_why(
 
     def check() -> None:
         with pytest.raises(Unavailable, match=r"store2 is not there.* it has no _system/store"):
-            open_storage(attrs.evolve(layout.place, location=f"s3://{BUCKET}/store2"))
+            open_storage(replace(layout.place, location=f"s3://{BUCKET}/store2"))
         with pytest.raises(StoreMismatch, match=f"storage of store {other.place.store} here"):
-            open_storage(attrs.evolve(layout.place, location=other.place.location))
+            open_storage(replace(layout.place, location=other.place.location))
 
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

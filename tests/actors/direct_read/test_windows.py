@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from random import Random
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.direct import MemoryStorage, stored
 from tierlog.actors.direct_read.windows import ROOM, windows
@@ -50,7 +50,7 @@ def test_s21_windows_have_the_bytes_of_the_range(piece: int, ahead: int, start: 
 def test_an_extent_may_begin_and_end_inside_its_chunk() -> None:
     storage = MemoryStorage()
     [extent] = stored(DATA, [4 * BLOCK], storage)
-    middle = attrs.evolve(extent, block=1, crcs=extent.crcs[4:12])
+    middle = replace(extent, block=1, crcs=extent.crcs[4:12])
 
     assert read(storage, (middle,), BLOCK + 3, 3 * BLOCK) == DATA[BLOCK + 3 : 3 * BLOCK]
     assert {asked[0] for asked in storage.asked} == {"c0"}
@@ -75,7 +75,7 @@ def test_small_chunks_share_a_window() -> None:
 def test_blocks_that_the_range_does_not_touch_are_not_read() -> None:
     storage = MemoryStorage(8 * BLOCK)
     extents = stored(DATA, [5 * BLOCK, BLOCK], storage)
-    first = attrs.evolve(extents[0], block=1, crcs=extents[0].crcs[4:])
+    first = replace(extents[0], block=1, crcs=extents[0].crcs[4:])
 
     assert read(storage, (first, extents[1]), BLOCK + 5, 2 * BLOCK + 1) == DATA[BLOCK + 5 : 2 * BLOCK + 1]
     assert storage.asked == [("c0", BLOCK, 2 * BLOCK)]

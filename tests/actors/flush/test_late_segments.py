@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_parts import append
 from support.container_world import virtual_time
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 
 async def test_f7_a_call_that_hangs_holds_up_its_own_segment_only() -> None:
     """At a flush age of 0.3 s the other segment was flushed after 19.7 s once."""
-    options = attrs.evolve(FLUSHING, flush_age=0.3)
+    options = replace(FLUSHING, flush_age=0.3)
     async with running(options=options) as (world, writer):
         world.parts.create("hangs", "other", "later")
         world.parts.do(append("hangs", b"x"), append("other", b"y"))
@@ -172,7 +173,7 @@ async def test_f7_what_is_merged_with_a_late_segment_waits_for_it() -> None:
 
 async def test_f7_a_flush_waits_for_a_merge_whose_source_is_late_for_a_part_of_the_cycle() -> None:
     """The source's flush ends while the cycle still waits for a segment that began later."""
-    async with running(options=attrs.evolve(FLUSHING, concurrent_segments=1)) as (world, writer):
+    async with running(options=replace(FLUSHING, concurrent_segments=1)) as (world, writer):
         target = world.parts.create("t")
         world.parts.create("s", "slow")
         world.parts.do(append("t", b"t"), append("s", b"s"), append("slow", b"x"), SealRequest("s"))
@@ -187,7 +188,7 @@ async def test_f7_a_flush_waits_for_a_merge_whose_source_is_late_for_a_part_of_t
 
 async def test_f7_a_merge_waits_for_its_own_late_source_only() -> None:
     """Another segment that hangs keeps it from nothing, also if its source ends within the cycle."""
-    async with running(options=attrs.evolve(FLUSHING, concurrent_segments=2)) as (world, writer):
+    async with running(options=replace(FLUSHING, concurrent_segments=2)) as (world, writer):
         target = world.parts.create("t")
         world.parts.create("hangs", "s", "slow")
         world.parts.do(*(append(name, name.encode()) for name in ("hangs", "s", "slow", "t")))

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_parts import append
 from support.container_world import virtual_time
@@ -34,7 +35,7 @@ class Pieces:
         self, plans: Mapping[int, SegmentFlush], *, is_probe: bool
     ) -> dict[int, SegmentFlush]:
         self.loaded += plans
-        return {sid: attrs.evolve(plan, limit=self.segment.flushed + 10) for sid, plan in plans.items()}
+        return {sid: replace(plan, limit=self.segment.flushed + 10) for sid, plan in plans.items()}
 
     def release(self, sid: int) -> None: ...
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
 
@@ -80,7 +80,7 @@ async def test_of_two_creators_one_wins_and_both_know_it(tmp_path: Path) -> None
     found: list[StoreIdentity] = []
 
     async def create(number: int) -> None:
-        mine = attrs.evolve(IDENTITY, store_id=bytes([number]) * 16)
+        mine = replace(IDENTITY, store_id=bytes([number]) * 16)
         found.append(await files.run(create_identity(folder, mine, f"new-{number}")))
 
     async with anyio.create_task_group() as tasks:

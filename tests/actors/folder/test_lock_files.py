@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from attrs import evolve
+from msgspec.structs import replace
 
 from tierlog.actors.folder.lock_files import (
     SUPERVISOR,
@@ -92,11 +92,11 @@ async def test_an_opening_lists_the_lock_files_once(tmp_path: Path) -> None:
     ("other", "message"),
     [
         (
-            evolve(FIRST, owner_id="b" * 32),
+            replace(FIRST, owner_id="b" * 32),
             "this process has /data open already: use that store, or close",
         ),
-        (evolve(FIRST, owner_id="b" * 32, host="other"), "open in process 100 on host: stop that process"),
-        (evolve(FIRST, owner_id="b" * 32, start="later"), "open in process 100 on host: stop that process"),
+        (replace(FIRST, owner_id="b" * 32, host="other"), "open in process 100 on host: stop that process"),
+        (replace(FIRST, owner_id="b" * 32, start="later"), "open in process 100 on host: stop that process"),
         (
             SECOND,
             "^/data is open in process 100 on host: stop that process, or fence it with take_over=True$",
@@ -118,8 +118,8 @@ async def test_an_opening_beside_another_one_is_refused_with_what_to_do(
     ("owner", "advice"),
     [
         (FIRST, "stop that process first"),
-        (evolve(FIRST, role="host-0"), "a host of a service whose supervisor has ended: stop it first"),
-        (evolve(FIRST, role=SUPERVISOR, url="http://h"), "at http://h: stop that service first"),
+        (replace(FIRST, role="host-0"), "a host of a service whose supervisor has ended: stop it first"),
+        (replace(FIRST, role=SUPERVISOR, url="http://h"), "at http://h: stop that service first"),
     ],
 )
 def test_who_cannot_take_over_gets_no_advice_to_fence(owner: Owner, advice: str) -> None:
@@ -173,7 +173,7 @@ async def test_a_refusal_by_hosts_without_a_supervisor_says_how_the_service_goes
     """Fencing is for those who give the service up."""
     folder, files, identity = f"{tmp_path}/owners", LocalFiles(), tmp_path / "store"
     identity.touch()
-    left_behind = evolve(FIRST, role="host-0")
+    left_behind = replace(FIRST, role="host-0")
     handle = await files.run(create_lock_file(folder, left_behind))
 
     with pytest.raises(OpenElsewhere, match="start `tierlog serve` again, .* fence") as refused:

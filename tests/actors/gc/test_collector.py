@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.collecting import (
     EPOCH,
@@ -194,7 +194,7 @@ async def test_one_delete_that_works_makes_the_next_round_due_soon() -> None:
 
 async def test_names_beyond_the_limit_are_left_to_the_next_opening() -> None:
     """G2: memory is bounded. The next owner lists them."""
-    options = attrs.evolve(OPTIONS, names_max=2)
+    options = replace(OPTIONS, names_max=2)
     async with collecting(*map(chunk, range(4)), options=options) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         for names in ([chunk(0), chunk(1)], [chunk(2), chunk(3)]):
@@ -217,7 +217,7 @@ async def collect_all(world: CollectorWorld) -> None:
 async def test_g2_the_queue_is_bounded_and_a_listing_finds_what_had_no_room() -> None:
     """An unconfirmed container releases names for months."""
     names, used, added = [chunk(number) for number in range(10)], chunk(10), chunk(11)
-    options, confirmed = attrs.evolve(OPTIONS, names_max=4), anyio.Event()
+    options, confirmed = replace(OPTIONS, names_max=4), anyio.Event()
     fields = {"options": options, "confirmed": confirmed, "referenced": {used}}
     async with collecting(*names, used, added, **fields) as (world, collector):
         await collector.track([added])
@@ -234,7 +234,7 @@ async def test_g2_the_queue_is_bounded_and_a_listing_finds_what_had_no_room() ->
 async def test_g2_more_than_the_queue_holds_of_dead_owners_is_found_bit_by_bit() -> None:
     """All of it is compared with the log before anything is deleted (G4)."""
     names = [chunk(number, 1) for number in range(10)]
-    async with collecting(*names, options=attrs.evolve(OPTIONS, names_max=4)) as (world, collector):
+    async with collecting(*names, options=replace(OPTIONS, names_max=4)) as (world, collector):
         assert world.compared == [*names, ""]
         assert collector.statistics().queued == 4
         await collect_all(world)
@@ -243,7 +243,7 @@ async def test_g2_more_than_the_queue_holds_of_dead_owners_is_found_bit_by_bit()
 
 async def test_g2_more_released_files_than_the_queue_holds_are_found_by_their_records() -> None:
     files = [f"app/old$offset.{number}" for number in range(10)]
-    options, released = attrs.evolve(OPTIONS, names_max=4), Released(dict.fromkeys(files))
+    options, released = replace(OPTIONS, names_max=4), Released(dict.fromkeys(files))
     async with collecting(*files, options=options, released=released) as (world, _):
         await collect_all(world)
         assert await world.left() == []
@@ -253,7 +253,7 @@ async def test_g2_more_released_files_than_the_queue_holds_are_found_by_their_re
 async def test_g2_released_files_that_found_no_room_are_found_after_the_container_was_unconfirmed() -> None:
     """The listing that looks for them shows that the log is older than long-term storage (G4)."""
     files = [f"app/old$offset.{number}" for number in range(10)]
-    options, released = attrs.evolve(OPTIONS, names_max=4), Released(dict.fromkeys(files))
+    options, released = replace(OPTIONS, names_max=4), Released(dict.fromkeys(files))
     async with collecting(*files, options=options, released=released) as (world, _):
         listed: list[str] = []
 
@@ -277,7 +277,7 @@ async def test_p4_what_backups_keep_takes_no_room_in_the_queue() -> None:
     listing finds what only that one kept; it is tried again each minute until long-term storage answers."""
     names, kept = [chunk(number) for number in range(4)], chunk(4)
     fields = {"referenced": {*names, kept}, "pinned": {*names, kept}}
-    options = attrs.evolve(OPTIONS, names_max=4)
+    options = replace(OPTIONS, names_max=4)
     async with collecting(*names, kept, chunk(5), options=options, **fields) as (world, collector):
         collector.release(names)
         await anyio.sleep(61)
@@ -521,7 +521,7 @@ async def test_a_large_batch_is_deleted_in_short_steps() -> None:
     names = [chunk(number) for number in range(10_000)]
     longest = LongestSteps()
     for _ in longest.attempts():
-        async with collecting(*names, options=attrs.evolve(OPTIONS, batch=len(names))) as (world, collector):
+        async with collecting(*names, options=replace(OPTIONS, batch=len(names))) as (world, collector):
             collector.release(names)
             with longest.of("a batch"):
                 await anyio.sleep(OPTIONS.delay + 1)

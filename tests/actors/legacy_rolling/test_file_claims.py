@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, read_all
 from support.legacy_layout import write_files, write_header, write_legacy
@@ -45,9 +45,9 @@ def beside(world: ContainerWorld) -> ContainerWorld:
 @pytest.mark.parametrize(("first", "second"), [(TARGET, SOURCE), (SOURCE, TARGET)])
 async def test_a_file_belongs_to_one_segment_of_all_containers(first: str, second: str) -> None:
     world = await joined(ContainerWorld())
-    collector = attrs.evolve(OPTIONS.collector, delay=0.0)
+    collector = replace(OPTIONS.collector, delay=0.0)
     # The other one's log is new, and the chain is not.
-    eager = attrs.evolve(OPTIONS, collector=collector, adopt=True, is_built=True)
+    eager = replace(OPTIONS, collector=collector, adopt=True, is_built=True)
     async with world.owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as one:
         length = await import_segment(one.container, first)
         async with beside(world).owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as other:

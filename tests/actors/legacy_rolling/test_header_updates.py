@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, read_all, until, virtual_time
 from support.legacy_layout import write_legacy
@@ -17,7 +17,7 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 pytestmark = pytest.mark.anyio
 
 NAME = "app/events"
-KEEPING = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=0))
+KEEPING = replace(OPTIONS, collector=replace(OPTIONS.collector, delay=0))
 
 
 @pytest.fixture

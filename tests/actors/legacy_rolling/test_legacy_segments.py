@@ -4,8 +4,8 @@ once (rule S14)."""
 from __future__ import annotations
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import (
     OPTIONS,
@@ -92,7 +92,7 @@ async def test_s14_an_imported_segment_is_recovered_with_its_container(
 
     async with world.owner() as owner:
         info = await owner.store.segment_info(NAME)
-        assert info == attrs.evolve(imported, length=13)
+        assert info == replace(imported, length=13)
         assert await read_all(owner.store, NAME) == b"0123456789new"
 
         await owner.store.create_segment("app/new")
@@ -104,7 +104,7 @@ async def test_the_containers_own_spacing_and_rolling_size_count(world: Containe
     written it."""
     await write_files(world.chunks, [("plain", b"0123456789")])
     async with world.owner(
-        attrs.evolve(OPTIONS, chunked=ChunkedOptions(rolling_size=7, index_spacing=4))
+        replace(OPTIONS, chunked=ChunkedOptions(rolling_size=7, index_spacing=4))
     ) as owner:
         await import_segment(owner.container, "plain")
         sid = (await owner.store.segment_info("plain")).segment_id
@@ -133,7 +133,7 @@ async def test_s14_deleting_an_imported_segment_deletes_its_files_for_good(
     world: ContainerWorld,
 ) -> None:
     await write_segment(world)
-    options = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=0))
+    options = replace(OPTIONS, collector=replace(OPTIONS.collector, delay=0))
     async with world.owner(options) as owner:
         assert await read_all(owner.store, NAME) == b"0123456789"
         await owner.store.delete_segment(NAME)

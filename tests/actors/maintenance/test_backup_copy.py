@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
 from support.stores import make
@@ -21,7 +21,7 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyC
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-QUICK = attrs.evolve(OPTIONS, collector=CollectorOptions(delay=1))
+QUICK = replace(OPTIONS, collector=CollectorOptions(delay=1))
 grows = pytest.mark.parametrize("grows", [True, False], ids=["chunks grow there", "chunks cannot grow there"])
 
 

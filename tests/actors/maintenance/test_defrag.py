@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import ContainerWorld, Owner, create_element, read_all
 from support.scripted_chunks import Hang, ScriptedChunks
@@ -119,7 +119,7 @@ async def test_j7_a_defrag_writes_nothing_where_another_history_goes_on(world: C
     async with unclaimed(world) as owner:
         head = owner.container.state.manifest.newest
         assert head is not None
-        other = attrs.evolve(owner.container.ownership.identity, owner=bytes(16))
+        other = replace(owner.container.ownership.identity, owner=bytes(16))
         await create_element(world, head.n + 1, 9, other)
         with pytest.raises(StoreMismatch):
             await defrag(owner)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.stores_of_all_kinds import fill
@@ -121,7 +121,7 @@ async def test_a_chunk_of_two_segments_is_listed(tmp_path: Path, store: SegmentS
         key = segment_key(second)
         entry = await owner.metadata.get(key)
         assert entry is not None
-        await owner.metadata.commit({key: entry[0]}, {key: attrs.evolve(record, segment=second).encode()})
+        await owner.metadata.commit({key: entry[0]}, {key: replace(record, segment=second).encode()})
 
     await store.on_container(0, share)
     found = await verified(tmp_path)

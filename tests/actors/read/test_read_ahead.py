@@ -11,6 +11,7 @@ import anyio
 import attrs
 import pytest
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from support.patience import scaled, succeeds
 from tierlog.actors.read.read_ahead import ReadAhead, ReadAheadBudget, ReadAheadOptions
@@ -97,7 +98,7 @@ async def test_a_sequential_reader_gets_every_byte_and_reads_once_for_itself(siz
 
 async def test_without_read_ahead_exactly_the_requested_bytes_are_read() -> None:
     source = Source()
-    async with running(source, attrs.evolve(OPTIONS, ahead_bytes=0)) as ahead:
+    async with running(source, replace(OPTIONS, ahead_bytes=0)) as ahead:
         assert await read_all(ahead, 30) == DATA
         assert await ahead.read(1, 990, 30, 1000) == DATA[990:]
         statistics = ahead.statistics()
@@ -119,7 +120,7 @@ async def test_reads_of_a_window_are_views_of_it() -> None:
         given[offset] = await source.fetch(sid, offset, size)
         return given[offset]
 
-    ahead = ReadAhead(fetch, attrs.evolve(OPTIONS, block_bytes=100, window_bytes=100, ahead_bytes=200))
+    ahead = ReadAhead(fetch, replace(OPTIONS, block_bytes=100, window_bytes=100, ahead_bytes=200))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ahead.run)
         await anyio.wait_all_tasks_blocked()
@@ -359,7 +360,7 @@ async def test_the_windows_of_all_readers_stay_within_the_budget() -> None:
         assert budget.fetching <= 4
         return await source.fetch(sid, offset, size)
 
-    options = attrs.evolve(OPTIONS, streams=99)
+    options = replace(OPTIONS, streams=99)
     one, other = ReadAhead(watched, options, budget), ReadAhead(watched, options, budget)
     found: list[bytes] = []
 
@@ -383,7 +384,7 @@ async def test_the_windows_of_all_readers_stay_within_the_budget() -> None:
 
 async def test_a_reader_alone_cannot_take_what_others_need() -> None:
     source, budget = Source(), ReadAheadBudget(limit_bytes=400, fetches_max=99)
-    async with running(source, attrs.evolve(OPTIONS, ahead_bytes=1000), budget) as ahead:
+    async with running(source, replace(OPTIONS, ahead_bytes=1000), budget) as ahead:
         await begin(ahead, sid=1)
         await begin(ahead, sid=2)
         for offset in range(20, 400, 10):
@@ -434,7 +435,7 @@ async def test_a_cancelled_reader_takes_its_windows_with_it() -> None:
 async def test_a_cancelled_reader_does_not_cancel_a_window_that_another_waits_for() -> None:
     source = Source(holds=lambda offset: offset > 0)
     found: list[Buffer] = []
-    async with running(source, attrs.evolve(OPTIONS, block_bytes=20)) as ahead:
+    async with running(source, replace(OPTIONS, block_bytes=20)) as ahead:
         await ahead.read(1, 0, 10, 200)
 
         async def read(offset: int) -> None:
@@ -456,7 +457,7 @@ async def test_a_cancelled_reader_does_not_cancel_a_window_that_another_waits_fo
 
 async def test_the_memory_of_an_idle_reader_is_freed() -> None:
     source, budget = Source(), ReadAheadBudget()
-    async with running(source, attrs.evolve(OPTIONS, idle=0.1), budget) as ahead:
+    async with running(source, replace(OPTIONS, idle=0.1), budget) as ahead:
 
         async def is_held() -> bool:
             await begin(ahead)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import MIB, OPTIONS, ContainerWorld, read_all, virtual_time
 from support.scripted_chunks import ScriptedChunks
@@ -15,7 +16,7 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 NAME = "app/events"
-ROOMY = attrs.evolve(
+ROOMY = replace(
     OPTIONS,
     cache_bytes=512 * MIB,
     flush_bytes=4 * MIB,
@@ -65,7 +66,7 @@ async def test_memory_bounds_what_waits_for_a_whole_chunk(
     """Above half of what makes a cycle due, segments with ``flush_bytes`` are flushed; appends are not
     delayed."""
     admission = attrs.evolve(ROOMY.admission, cycle_bytes=16 * MIB)
-    async with world.owner(attrs.evolve(ROOMY, admission=admission)) as owner:
+    async with world.owner(replace(ROOMY, admission=admission)) as owner:
         for name in ("a", "b"):
             await owner.store.create_segment(name, rolling_size=64 * MIB)
         for _ in range(40):

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import MIB, OPTIONS, ContainerWorld, Owner, read_all, virtual_time
 from support.stores import make
@@ -20,7 +20,7 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyC
 pytestmark = [pytest.mark.anyio, virtual_time]
 
 CACHE = 2 * MIB
-SMALL = attrs.evolve(
+SMALL = replace(
     OPTIONS,
     cache_bytes=CACHE,
     admission=AdmissionOptions(soft_bytes=64 * MIB, hard_bytes=96 * MIB, segment_bytes=32 * MIB),
@@ -66,7 +66,7 @@ async def test_the_log_is_read_about_once_however_many_segments_share_its_window
 class WithoutAppend(FaultyChunkStorage):
     @property
     def capabilities(self) -> Capabilities:
-        return attrs.evolve(super().capabilities, append=False)
+        return replace(super().capabilities, append=False)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.5], ids=["prompt", "late"])
@@ -107,7 +107,7 @@ class Measured(FaultyChunkStorage):
 
     @property
     def capabilities(self) -> Capabilities:
-        return attrs.evolve(super().capabilities, append=self.append)
+        return replace(super().capabilities, append=self.append)
 
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
         with self._holding(data):

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.lowlevel
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.file_layer import SimulatedFiles
 
 import tierlog
@@ -65,7 +65,7 @@ async def test_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
     refusal = await refusal_of(world)
     assert isinstance(refusal, StoreMismatch)
     assert "adopt" in str(refusal)
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as adopted:
+    async with world.owner(replace(OPTIONS, adopt=True)) as adopted:
         assert adopted.container.state.epoch > 2
         assert await read_all(adopted.store, "s") == b"abc"
     assert await refusal_of(world) is None
@@ -182,7 +182,7 @@ async def test_an_original_whose_copy_was_opened_flushes_nothing_more_and_keeps_
             assert await read_all(copy.store, "s") == DATA
 
         assert isinstance(await refusal_of(world), StoreMismatch)
-        async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as adopted:
+        async with world.owner(replace(OPTIONS, adopt=True)) as adopted:
             assert await read_all(adopted.store, "kept") == (b"abc" if verb == "delete" else b"abcdef")
 
 
@@ -312,7 +312,7 @@ async def test_a_log_put_back_in_place_is_refused_if_it_lacks_an_element() -> No
     chunks = world.chunk_names
     for _ in range(3):
         assert isinstance(await refusal_of(world), StoreMismatch)
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+    async with world.owner(replace(OPTIONS, adopt=True)) as owner:
         await owner.store.flush()
         await anyio.sleep(1_000)
         assert reason_of(owner) is Reason.ADOPTED
@@ -344,7 +344,7 @@ async def test_a_listing_that_an_outage_delays_finds_a_restored_log_by_its_evict
     verb: str,
 ) -> None:
     """G4: the segment had left memory when the owner recovered, and changes before the listing works."""
-    options = attrs.evolve(OPTIONS, active_segments_max=1)
+    options = replace(OPTIONS, active_segments_max=1)
     world = ContainerWorld(options)
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
@@ -517,7 +517,7 @@ async def test_a_container_with_a_log_from_before_its_chunks_keeps_each_until_it
 
     world.logs = old
     assert isinstance(await refusal_of(world), StoreMismatch)
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+    async with world.owner(replace(OPTIONS, adopt=True)) as owner:
         assert reason_of(owner) is Reason.ADOPTED
         assert not owner.container.state.table.runs.runs, "they are not used: the log has no segments"
         await make(owner.store, "t", DATA, flushed=True)
@@ -561,11 +561,11 @@ async def with_merged_runs(world: ContainerWorld) -> MemoryLogService:
 @pytest.mark.parametrize("is_adopted", [False, True])
 async def test_a_copy_without_its_folder_of_runs_is_refused_as_any_other(is_adopted: bool) -> None:
     """J6: its records cannot be read, which must not delay the refusal until after an ack."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=2, table_cache=BlockCache(0)))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=2, table_cache=BlockCache(0)))
     world.logs = await with_merged_runs(world)
     world.folder, world.runs = ELSEWHERE, simulated_runs(world.files, "/runs-elsewhere")
     if is_adopted:
-        async with world.owner(attrs.evolve(world.options, adopt=True)) as owner:
+        async with world.owner(replace(world.options, adopt=True)) as owner:
             assert reason_of(owner) is Reason.ADOPTED
         return
 
@@ -576,7 +576,7 @@ async def test_a_copy_without_its_folder_of_runs_is_refused_as_any_other(is_adop
 
 async def test_runs_that_another_history_deleted_are_put_again_from_their_local_copies() -> None:
     """M6: no other copy was left, until they were merged one day."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=2))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=2))
     async with world.owner() as owner:
         for name in ("s", "t"):
             await make(owner.store, name, b"abc", flushed=True)
@@ -590,12 +590,12 @@ async def test_runs_that_another_history_deleted_are_put_again_from_their_local_
 
     world.logs, world.folder = copy, ELSEWHERE
     world.files = SimulatedFiles(disk, interleave=False)
-    async with world.owner(attrs.evolve(UNMERGED, adopt=True)) as owner:
+    async with world.owner(replace(UNMERGED, adopt=True)) as owner:
         await anyio.sleep(60)
         assert names <= set(world.memory.chunks)
     for path in disk.files_below("/"):
         disk.unlink(path)
-    async with world.owner(attrs.evolve(UNMERGED, adopt=True)) as owner:
+    async with world.owner(replace(UNMERGED, adopt=True)) as owner:
         assert await read_all(owner.store, "s") == b"abc"
         await owner.store.append("s", b"def")
         await owner.store.flush()
@@ -603,12 +603,12 @@ async def test_runs_that_another_history_deleted_are_put_again_from_their_local_
 
 async def test_a_folder_whose_records_cannot_be_read_is_not_adopted_over_empty_storage() -> None:
     """J6: nobody knows whether a chunk is lost."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, table_cache=BlockCache(0)))
+    world = ContainerWorld(replace(OPTIONS, table_cache=BlockCache(0)))
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc", flushed=True)
     world.runs = simulated_runs(world.files, "/runs-lost")
     world.memory.chunks.clear()
-    async with world.owner(attrs.evolve(world.options, adopt=True)) as owner:
+    async with world.owner(replace(world.options, adopt=True)) as owner:
         with pytest.raises(Unavailable, match="long-term storage is empty"):
             await owner.store.flush()
 
@@ -621,7 +621,7 @@ async def test_adopting_does_not_take_the_chunks_of_another_store() -> None:
     world.logs, world.store_id = MemoryLogService(), bytes(15) + b"t"
 
     for _ in range(2):
-        refusal = await refusal_of(world, attrs.evolve(OPTIONS, adopt=True))
+        refusal = await refusal_of(world, replace(OPTIONS, adopt=True))
         assert isinstance(refusal, StoreMismatch)
         assert "adopting is for copies of the same store only" in str(refusal)
     assert set(world.memory.chunks) == stored
@@ -640,7 +640,7 @@ async def test_an_adoption_that_ends_anywhere_leaves_the_container_refused_or_un
 
     world.logs = backup
     async with anyio.create_task_group() as tasks:
-        owner = world.make(attrs.evolve(OPTIONS, adopt=True))
+        owner = world.make(replace(OPTIONS, adopt=True))
         tasks.start_soon(owner.run)
         for _ in range(turns):
             await anyio.lowlevel.checkpoint()

@@ -6,8 +6,8 @@ from __future__ import annotations
 from copy import deepcopy
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import (
     ELSEWHERE,
@@ -125,7 +125,7 @@ async def test_a_copy_that_is_adopted_after_it_was_found_moved_waits_for_an_oper
     for _ in range(2):  # above the original's epoch
         async with world.owner():
             pass
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as copy:
+    async with world.owner(replace(OPTIONS, adopt=True)) as copy:
         assert reason_of(copy) is Reason.MOVED
         # The original goes on, before the copy has an element.
         world.memory.chunks, world.chunks.script = after, None

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
-import attrs
 import pytest
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from support.container_world import (
     MIB,
@@ -56,7 +56,7 @@ def newest_of(owner: Owner) -> Element:
 
 def put_foreign_element(world: ContainerWorld, owner: Owner, n: int) -> None:
     """Element ``n`` is, from now on, that of another history."""
-    other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
+    other = replace(owner.container.ownership.identity, owner=b"x" * 16)
     world.memory.chunks[element_name(0, n)] = MemoryChunk(bytearray(element_bytes(n, 7, other)))
 
 
@@ -302,7 +302,7 @@ async def test_an_owner_decodes_no_element_that_it_created(monkeypatch: pytest.M
         return decode(content)
 
     monkeypatch.setattr(Element, "decode", staticmethod(counted))
-    world = ContainerWorld(attrs.evolve(OPTIONS, merge_fan_out=3))
+    world = ContainerWorld(replace(OPTIONS, merge_fan_out=3))
     async with world.owner() as owner:
         for number in range(3):
             await make(owner.store, f"s/{number}", DATA, flushed=True)
@@ -416,7 +416,7 @@ async def test_flushing_a_clean_container_again_creates_nothing() -> None:
 
 async def test_an_element_whose_creation_takes_long_delays_no_flush() -> None:
     """F7, J5: other segments are flushed meanwhile; the callers of flush wait for the element."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB // 4))
+    world = ContainerWorld(replace(OPTIONS, flush_bytes=MIB // 4))
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         await make(owner.store, "s", b"abc")
         await make(owner.store, "t", b"abc", flushed=True)
@@ -446,7 +446,7 @@ async def test_an_element_whose_creation_takes_long_delays_no_flush() -> None:
 
 async def test_deletions_of_old_elements_that_hang_delay_no_flush() -> None:
     """F7, J8: a check before a flush deletes nothing, and an element waits a second for deletions."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB // 4))
+    world = ContainerWorld(replace(OPTIONS, flush_bytes=MIB // 4))
     async with world.owner() as owner:
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         await make(owner.store, "s", b"abc")

@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import MIB
 from support.runtime_site import SERVING, Site
@@ -78,12 +79,12 @@ class SlowSite(Site):
         super().__init__()
         self.gate = anyio.Event()
         self.storage = GatedChunks(self, self.gate)
-        patient = attrs.evolve(SERVING.container.writer, segment_deadline=30.0)
-        container = attrs.evolve(SERVING.container, writer=patient)
-        self.options = attrs.evolve(SERVING, container=container, flush_budget=5.0)
+        patient = replace(SERVING.container.writer, segment_deadline=30.0)
+        container = replace(SERVING.container, writer=patient)
+        self.options = replace(SERVING, container=container, flush_budget=5.0)
 
     def parts(self) -> RuntimeParts:
-        return attrs.evolve(super().parts(), options=self.options, chunks=self.storage)
+        return replace(super().parts(), options=self.options, chunks=self.storage)
 
     async def append_behind_the_cut(self, owner: Container) -> None:
         await self.storage.reached.wait()
@@ -97,13 +98,13 @@ class LateSite(Site):
     def __init__(self) -> None:
         super().__init__()
         self.ending = anyio.Event()
-        self.options = attrs.evolve(SERVING, flush_budget=5.0)
+        self.options = replace(SERVING, flush_budget=5.0)
 
     def log(self, index: int) -> Any:
         return NoticedLog(super().log(index), self.ending) if index == INDEX else super().log(index)
 
     def parts(self) -> RuntimeParts:
-        return attrs.evolve(super().parts(), options=self.options)
+        return replace(super().parts(), options=self.options)
 
     async def abort_behind_the_checkpoint(self, owner: Container) -> None:
         await self.ending.wait()
@@ -131,8 +132,8 @@ class GatedSite(Site):
         self.gate = anyio.Event()
         self.gate.set()
         self.fails = False
-        one_by_one = attrs.evolve(SERVING.container, pipeline=PipelineOptions(group_count=1))
-        self.options = attrs.evolve(
+        one_by_one = replace(SERVING.container, pipeline=PipelineOptions(group_count=1))
+        self.options = replace(
             SERVING, container=one_by_one, flush_budget=budget, restart=RESTARTS, unavailable_wait=budget
         )
 
@@ -140,7 +141,7 @@ class GatedSite(Site):
         return GatedLog(super().log(index), self) if index == INDEX else super().log(index)
 
     def parts(self) -> RuntimeParts:
-        return attrs.evolve(super().parts(), options=self.options)
+        return replace(super().parts(), options=self.options)
 
 
 async def opened(runtime: ContainerRuntime) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 import tierlog
 from support.container_world import (
@@ -71,7 +72,7 @@ async def test_everything_is_flushed_when_it_is_old() -> None:
 async def test_an_idle_container_is_quiet() -> None:
     """F5: after a complete cycle neither long-term storage nor the log is written; reads and refusals change
     nothing. Rule G5's later listings are left out."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, collector=CollectorOptions(listings=(0.0,))))
+    world = ContainerWorld(replace(OPTIONS, collector=CollectorOptions(listings=(0.0,))))
     async with world.owner() as owner:
         await make(owner.store, "s", bytes(MIB))
         await make(owner.store, "gone", bytes(1000))
@@ -194,7 +195,7 @@ async def test_a_poisoned_segment_stalls_nobody_else() -> None:
 
 async def test_f4_the_bytes_of_a_failing_segment_are_relogged_and_the_log_is_truncated() -> None:
     world = ContainerWorld(
-        attrs.evolve(OPTIONS, checkpoint=CheckpointOptions(wal_bytes=MIB, pinned_groups_bytes=2 * MIB))
+        replace(OPTIONS, checkpoint=CheckpointOptions(wal_bytes=MIB, pinned_groups_bytes=2 * MIB))
     )
     data = bytes(number % 251 for number in range(10_000))
     async with anyio.create_task_group() as tasks:
@@ -220,9 +221,7 @@ async def test_f4_the_bytes_of_a_failing_segment_are_relogged_and_the_log_is_tru
 
 
 async def test_a_poisoned_segment_alone_is_refused_above_its_cap() -> None:
-    world = ContainerWorld(
-        attrs.evolve(OPTIONS, admission=attrs.evolve(OPTIONS.admission, segment_bytes=1000))
-    )
+    world = ContainerWorld(replace(OPTIONS, admission=attrs.evolve(OPTIONS.admission, segment_bytes=1000)))
     async with world.owner() as owner:
         await make(owner.store, "bad", bytes(1001))
         await make(owner.store, "good")
@@ -241,7 +240,7 @@ async def test_a_poisoned_segment_alone_is_refused_above_its_cap() -> None:
 async def test_appends_wait_and_are_refused_before_the_mailbox_never_in_it() -> None:
     """C6: memory is full of unflushed bytes; what relieves it still gets through."""
     limits = AdmissionOptions(soft_bytes=100_000, hard_bytes=200_000, segment_bytes=MIB, delay_max=2)
-    world = ContainerWorld(attrs.evolve(OPTIONS, admission=limits))
+    world = ContainerWorld(replace(OPTIONS, admission=limits))
     async with world.owner() as owner:
         world.chunks.script = lambda call: DOWN
         await make(owner.store, "s", bytes(150_000))
@@ -262,7 +261,7 @@ async def test_appends_wait_and_are_refused_before_the_mailbox_never_in_it() -> 
 async def test_memory_full_of_many_small_segments_makes_a_cycle_due() -> None:
     """None of them is due by size or age, but together they hold up everybody."""
     limits = AdmissionOptions(soft_bytes=100_000, hard_bytes=200_000, segment_bytes=MIB, delay_max=2)
-    async with ContainerWorld(attrs.evolve(OPTIONS, admission=limits)).owner() as owner:
+    async with ContainerWorld(replace(OPTIONS, admission=limits)).owner() as owner:
         before = anyio.current_time()
         for number in range(50):
             await make(owner.store, f"s{number}", bytes(10_000))
@@ -276,7 +275,7 @@ async def test_memory_full_of_many_small_segments_makes_a_cycle_due() -> None:
 
 async def test_the_log_is_truncated_once_a_checkpoint_follows_a_flush() -> None:
     """W5: only what neither the checkpoint nor long-term storage holds is kept."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, checkpoint=CheckpointOptions(wal_bytes=MIB)))
+    world = ContainerWorld(replace(OPTIONS, checkpoint=CheckpointOptions(wal_bytes=MIB)))
     async with world.owner() as owner:
         await make(owner.store, "s")
         for _ in range(20):
@@ -455,7 +454,7 @@ async def test_a_cycle_interrupted_by_a_crash_is_not_the_newest_complete_one() -
 async def test_the_next_operations_of_an_evicted_segment_keep_their_order() -> None:
     """C4: an idle segment is brought back inside the step that needs it, so nothing of it can be
     overtaken."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, active_segments_max=1))
+    world = ContainerWorld(replace(OPTIONS, active_segments_max=1))
     async with world.owner() as owner:
         for number in range(20):
             await make(owner.store, f"s{number}", b"0")
@@ -478,7 +477,7 @@ async def test_the_next_operations_of_an_evicted_segment_keep_their_order() -> N
 
 async def test_tails_that_were_given_up_keep_no_segment_in_memory() -> None:
     """C4. Of two that wait for one segment, the first that leaves takes nothing from the other."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, active_segments_max=1))
+    world = ContainerWorld(replace(OPTIONS, active_segments_max=1))
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         for number in range(20):
             await make(owner.store, f"s{number}", b"x")
@@ -496,7 +495,7 @@ async def test_tails_that_were_given_up_keep_no_segment_in_memory() -> None:
 
 
 async def test_a_tail_survives_the_eviction_of_its_segment() -> None:
-    world = ContainerWorld(attrs.evolve(OPTIONS, active_segments_max=1))
+    world = ContainerWorld(replace(OPTIONS, active_segments_max=1))
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")
         for number in range(10):

@@ -4,8 +4,8 @@ storage are the chunks referenced."""
 from __future__ import annotations
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 import tierlog
 from support.container_world import (
@@ -52,8 +52,8 @@ async def test_chunks_of_a_deleted_segment_are_deleted_after_the_cycle_and_the_d
 async def test_f2_nothing_is_deleted_before_the_cycle_that_made_it_garbage_is_complete() -> None:
     """F2: the deletion is recorded, the delay is long over, but another segment keeps the cycle from its
     end."""
-    writer = attrs.evolve(OPTIONS.writer, segment_deadline=1_000.0)
-    world = ContainerWorld(attrs.evolve(OPTIONS, writer=writer))
+    writer = replace(OPTIONS.writer, segment_deadline=1_000.0)
+    world = ContainerWorld(replace(OPTIONS, writer=writer))
     async with world.owner() as owner:
         await make(owner.store, "s", DATA, flushed=True)
         chunks = world.chunk_names

@@ -7,6 +7,7 @@ from contextlib import suppress
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import (
     MIB,
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 
 DATA = bytes(200_000)
 """Four chunks, which roll at 64 KiB."""
-NO_DELAY = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=1.0))
+NO_DELAY = replace(OPTIONS, collector=replace(OPTIONS.collector, delay=1.0))
 """Almost none, so that only elements hold up deletions."""
 
 
@@ -114,10 +115,10 @@ async def test_g6_what_the_newest_element_names_is_there_after_each_deletion(cha
 
 async def test_g6_the_deletions_of_an_idle_store_get_one_element() -> None:
     """Deferred work runs in cycles that have none. Then the store is quiet again (F5)."""
-    options = attrs.evolve(
+    options = replace(
         NO_DELAY,
         chunked=attrs.evolve(OPTIONS.chunked, maintenance_records=4),
-        writer=attrs.evolve(OPTIONS.writer, deferred_steps=1, deferred_pause=2.0),
+        writer=replace(OPTIONS.writer, deferred_steps=1, deferred_pause=2.0),
     )
     world = ContainerWorld(options)
     states = watched(world)
@@ -209,7 +210,7 @@ def users_data_full(call: Call) -> Fault | None:
 @pytest.mark.parametrize("change", ["defrag", "relocation"])
 async def test_g6_on_a_full_storage_chunks_whose_bytes_are_still_needed_stay(change: str) -> None:
     """Their segment does not fit and is held back. Nothing of them was truncated, so it frees nothing."""
-    options = attrs.evolve(
+    options = replace(
         NO_DELAY,
         chunked=attrs.evolve(OPTIONS.chunked, defrag=attrs.evolve(OPTIONS.chunked.defrag, relocate_above=0)),
     )

@@ -15,6 +15,7 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from simulation.loop import Rounds, run_virtual
 from simulation.model import TRANSACTION_IDS, State
 from simulation.model_calls import Append, Create, Op, Truncate
@@ -97,7 +98,7 @@ FAILURES = [
     "inject_faults",
     "clear_faults",
 ]
-MODEL_OPTIONS = attrs.evolve(
+MODEL_OPTIONS = replace(
     OPTIONS, flush_bytes=30_000, active_segments_max=1, collector=CollectorOptions(delay=60)
 )
 

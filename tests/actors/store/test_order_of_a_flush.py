@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_publication
 
 from support.container_world import MIB, OPTIONS, ContainerWorld, Owner, until
@@ -26,9 +26,9 @@ from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyC
 
 pytestmark = pytest.mark.anyio
 
-PATIENT = attrs.evolve(
+PATIENT = replace(
     OPTIONS,
-    writer=attrs.evolve(OPTIONS.writer, flush_age=3600.0, segment_deadline=1000.0),
+    writer=replace(OPTIONS.writer, flush_age=3600.0, segment_deadline=1000.0),
     collector=CollectorOptions(delay=0.0, listings=()),
 )
 """A cycle waits for each of its segments; what is garbage may be deleted at once."""
@@ -131,8 +131,8 @@ def published_length(owner: Owner, name: str) -> int:
 
 async def test_f10_the_attributes_of_a_segment_are_published_with_its_bytes_and_never_before() -> None:
     """Those in rows as well: a segment whose bytes cannot be flushed keeps its earlier ones."""
-    brisk = attrs.evolve(PATIENT.writer, flush_age=0.05, error_pause=0.01)
-    world = ContainerWorld(attrs.evolve(PATIENT, writer=brisk))
+    brisk = replace(PATIENT.writer, flush_age=0.05, error_pause=0.01)
+    world = ContainerWorld(replace(PATIENT, writer=brisk))
     async with world.owner() as owner:
         for name in ("bad", "good"):
             await make(owner.store, name, b"first")

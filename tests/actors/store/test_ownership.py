@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import attrs
 import pytest
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 import tierlog
 from support.container_world import (
@@ -140,7 +140,7 @@ async def test_adopting_is_advised_only_where_it_helps() -> None:
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc", flushed=True)
     world.memory.chunks.clear()
-    for options in (OPTIONS, attrs.evolve(OPTIONS, adopt=True)):
+    for options in (OPTIONS, replace(OPTIONS, adopt=True)):
         async with world.owner(options) as owner:
             with pytest.raises(Unavailable, match="restore a backup") as refused:
                 await owner.store.flush()
@@ -194,7 +194,7 @@ async def test_storage_that_was_emptied_on_purpose_is_used_again_once_it_is_adop
         await make(owner.store, "s", b"abc")
     world.memory.chunks.clear()
 
-    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
+    for options in (replace(OPTIONS, adopt=True), OPTIONS):
         async with world.owner(options) as owner:
             await owner.store.flush()
             assert world.chunk_names == referenced_chunks(owner.container)
@@ -226,7 +226,7 @@ async def test_an_adoption_while_long_term_storage_was_down_claims_above_the_oth
             await owner.store.flush()
             await anyio.sleep(200)
 
-    adopting = attrs.evolve(OPTIONS, adopt=True)
+    adopting = replace(OPTIONS, adopt=True)
     world.logs, world.chunks.script = copy, lambda call: DOWN
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks, adopting)
@@ -268,12 +268,12 @@ async def test_a_refusal_shows_the_other_owners_location_without_control_charact
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc", flushed=True)
         identity = owner.container.ownership.identity
-    hostile = attrs.evolve(identity, folder=Fingerprint(bytes(16), "\x1b[2Jevil\nhost:/wal"))
+    hostile = replace(identity, folder=Fingerprint(bytes(16), "\x1b[2Jevil\nhost:/wal"))
     await create_element(world, 9, 9, hostile)
     refusal = str(await refusal_of(world))
     assert refusal.isprintable()
     assert r"by \x1b[2Jevil\nhost:/wal" in refusal
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+    async with world.owner(replace(OPTIONS, adopt=True)) as owner:
         record = owner.container.confirmation.unconfirmed
         assert record is not None
         assert record.explanation.isprintable()
@@ -289,7 +289,7 @@ async def test_j6_nobody_goes_on_above_numbers_near_their_end(n: int, epoch: int
         await make(owner.store, "s", b"abc", flushed=True)
         identity = owner.container.ownership.identity
     await create_element(world, n, epoch, identity)
-    async with world.owner(attrs.evolve(OPTIONS, adopt=True)) as owner:
+    async with world.owner(replace(OPTIONS, adopt=True)) as owner:
         await owner.store.append("s", b"d")
         assert await read_all(owner.store, "s") == b"abcd"
         with pytest.raises(DataCorruption) as caught:
@@ -308,9 +308,9 @@ async def test_a_claim_above_that_came_while_this_one_was_made_ends_the_ownershi
     world = ContainerWorld()
     world.chunks.script = takes_no_writes
     async with anyio.create_task_group() as tasks:
-        owner = await world.start(tasks, attrs.evolve(OPTIONS, adopt=adopt))
+        owner = await world.start(tasks, replace(OPTIONS, adopt=adopt))
         await make(owner.store, "s", b"abc")
-        other = attrs.evolve(owner.container.ownership.identity, owner=b"x" * 16)
+        other = replace(owner.container.ownership.identity, owner=b"x" * 16)
         world.chunks.script = lambda call: (
             Fault(FaultKind.DELAY, seconds=5) if call.name == element_name(0, 1) else None
         )
@@ -348,7 +348,7 @@ async def test_long_term_storage_that_was_put_back_is_refused_until_it_is_adopte
     assert await refusal_of(world) is None
     world.memory.chunks.clear()
     world.memory.chunks.update(earlier)
-    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
+    for options in (replace(OPTIONS, adopt=True), OPTIONS):
         async with world.owner(options) as owner:
             assert reason_of(owner) is Reason.ADOPTED
             await owner.store.append("s", b"d")
@@ -403,7 +403,7 @@ async def test_j4_an_operator_adopts_a_folder_whose_element_was_created_after_st
         await owner.crash()
     world.chunks.script = None
     assert isinstance(await refusal_of(world), StoreMismatch)
-    for options in (attrs.evolve(OPTIONS, adopt=True), OPTIONS):
+    for options in (replace(OPTIONS, adopt=True), OPTIONS):
         async with world.owner(options) as owner:
             assert reason_of(owner) is Reason.ADOPTED
             await owner.store.append("s", b"d")
@@ -447,7 +447,7 @@ async def append_and_flush_by_size(owner: Owner, name: str) -> None:
 
 async def test_cycles_by_size_check_the_chain_once_a_second() -> None:
     """J7: they follow each other as fast as bytes come; full ones check each time."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB))
+    world = ContainerWorld(replace(OPTIONS, flush_bytes=MIB))
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc", flushed=True)
         await anyio.sleep(2)
@@ -465,12 +465,12 @@ async def test_cycles_by_size_check_the_chain_once_a_second() -> None:
 
 async def test_a_cycle_by_size_finds_a_foreign_element_before_it_writes() -> None:
     """J7: if the last check is a second old."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, flush_bytes=MIB))
+    world = ContainerWorld(replace(OPTIONS, flush_bytes=MIB))
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         await make(owner.store, "s", b"abc", flushed=True)
         await append_and_flush_by_size(owner, "s")
-        await create_element(world, 3, 9, attrs.evolve(owner.container.ownership.identity, owner=b"c" * 16))
+        await create_element(world, 3, 9, replace(owner.container.ownership.identity, owner=b"c" * 16))
         await anyio.sleep(1)
         before = {name: bytes(chunk.data) for name, chunk in world.memory.chunks.items()}
         await owner.store.append("s", bytes(MIB))
@@ -481,7 +481,7 @@ async def test_a_cycle_by_size_finds_a_foreign_element_before_it_writes() -> Non
 
 async def test_j7_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:
     """The proof at the begin of the cycle covered a flush of any length. No cycle is published meanwhile."""
-    world = ContainerWorld(attrs.evolve(OPTIONS, writer=WriterOptions(flush_age=1000, error_pause=1)))
+    world = ContainerWorld(replace(OPTIONS, writer=WriterOptions(flush_age=1000, error_pause=1)))
     async with world.owner() as owner:
         await owner.store.create_segment("slow")
         world.chunks.script = lambda call: (
@@ -491,7 +491,7 @@ async def test_j7_a_flush_that_takes_long_finds_a_copy_of_its_folder() -> None:
         for _ in range(2):
             await owner.store.append("slow", bytes(4 * MIB))
         await anyio.sleep(1)
-        copy = attrs.evolve(owner.container.ownership.identity, owner=b"c" * 16)
+        copy = replace(owner.container.ownership.identity, owner=b"c" * 16)
         await create_element(world, 2, 9, copy)
         await anyio.sleep(68)
         assert isinstance(owner.error, StoreMismatch)

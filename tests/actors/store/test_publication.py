@@ -7,8 +7,8 @@ from collections.abc import Callable
 from math import inf
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.records import broken_publication
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, virtual_time
@@ -239,8 +239,8 @@ async def test_f10_rows_that_are_held_back_survive_a_checkpoint_and_a_crash() ->
 
 async def test_f10_a_merge_between_cut_and_end_of_a_cycle_ties_its_segments_in_the_next_one() -> None:
     """The cycle publishes none of the merge's rows, so the closure must outlive it."""
-    writer_options = attrs.evolve(OPTIONS.writer, flush_age=5.0, error_pause=10.0)
-    world = ContainerWorld(attrs.evolve(OPTIONS, writer=writer_options))
+    writer_options = replace(OPTIONS.writer, flush_age=5.0, error_pause=10.0)
+    world = ContainerWorld(replace(OPTIONS, writer=writer_options))
     async with world.owner() as owner:
         for name in ("bad", "slow", "target", "source"):
             await make(owner.store, name, b"1" * 100, flushed=True)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from random import Random
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.file_layer import SimulatedDisk, SimulatedFiles
 
 from support.container_world import MIB, OPTIONS, ContainerWorld, Owner, read_all, virtual_time
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 
 CACHE = 128 << 10
 DATA = (bytes(range(251)) * CACHE)[: 10 * CACHE]
-SMALL = attrs.evolve(
+SMALL = replace(
     OPTIONS,
     cache_bytes=CACHE,
     admission=AdmissionOptions(soft_bytes=32 * MIB, hard_bytes=48 * MIB, segment_bytes=16 * MIB),
@@ -67,7 +67,7 @@ async def test_appends_go_on_while_long_term_storage_is_down() -> None:
 
 async def test_an_outage_does_not_log_its_backlog_again() -> None:
     """F4: checkpoints go on meanwhile."""
-    world = ContainerWorld(attrs.evolve(SMALL, checkpoint=CheckpointOptions(256 << 10, 256 << 10)))
+    world = ContainerWorld(replace(SMALL, checkpoint=CheckpointOptions(256 << 10, 256 << 10)))
     async with world.owner() as owner:
         world.chunks.script = lambda call: DOWN
         await append_all(owner, "s")
@@ -126,7 +126,7 @@ async def test_spilled_segments_are_merged_truncated_and_deleted() -> None:
 
 async def test_spilled_bytes_that_are_logged_again_are_read_where_they_are_now() -> None:
     """F4: the old groups are truncated."""
-    world = ContainerWorld(attrs.evolve(SMALL, checkpoint=CheckpointOptions(64 << 10, 64 << 10)))
+    world = ContainerWorld(replace(SMALL, checkpoint=CheckpointOptions(64 << 10, 64 << 10)))
     async with world.owner() as owner:
         await make(owner.store, "good")
         await append_all(owner, "bad", DATA[: 2 * CACHE])
@@ -143,7 +143,7 @@ async def test_spilled_bytes_that_are_logged_again_are_read_where_they_are_now()
 
 
 async def test_readers_beside_flushes_and_checkpoints_never_miss_a_byte() -> None:
-    world = ContainerWorld(attrs.evolve(SMALL, checkpoint=CheckpointOptions(64 << 10, 64 << 10)))
+    world = ContainerWorld(replace(SMALL, checkpoint=CheckpointOptions(64 << 10, 64 << 10)))
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         await make(owner.store, "s")
 

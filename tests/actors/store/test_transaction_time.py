@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, referenced_chunks, virtual_time
 from support.pipeline import GatedLog
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.anyio, virtual_time]
 
 LEASE = 100.0
 TOMBSTONE = 6_400.0
-QUICK = attrs.evolve(OPTIONS, tombstone=TOMBSTONE)
+QUICK = replace(OPTIONS, tombstone=TOMBSTONE)
 
 
 async def state_of(store: SegmentStore, transaction: str = "t") -> TransactionState:

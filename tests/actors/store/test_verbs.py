@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 import tierlog
 from support.container_world import read_all
@@ -563,7 +563,7 @@ async def test_a_cancelled_tail_leaves_nothing_behind(store: SegmentStore) -> No
 
 def described(info: SegmentInfo) -> SegmentInfo:
     """What a client made it: all but how far the storage writer is."""
-    return attrs.evolve(info, flushed_length=0)
+    return replace(info, flushed_length=0)
 
 
 async def test_flush_returns_when_everything_acked_is_in_long_term_storage(store: SegmentStore) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import cast
 
 import anyio
-import attrs
 import pytest
 import trio.testing
+from msgspec.structs import replace
 
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import until
@@ -81,7 +81,7 @@ async def test_v1_a_standby_makes_nothing_where_its_store_is_no_more() -> None:
     store = ServedStore(identity=IDENTITY, coordination=coordination, term=term)
     async with claim_term(coordination, IDENTITY, b"a" * 16, term, confirm=store.confirm):
         pass
-    for other, why in ((None, "was removed"), (attrs.evolve(IDENTITY, created_ms=1), "of another store")):
+    for other, why in ((None, "was removed"), (replace(IDENTITY, created_ms=1), "of another store")):
         bucket.objects.clear()
         if other is not None:
             await coordination.compare_and_set(RECORD, encode(other))

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import attrs
 import pytest
 import trio.testing
+from msgspec.structs import replace
 
 from support.call_faults import KINDS_AND_DELAYS, CallFault, CallFaults, FaultKind
 from support.faulty_ledgers import FaultyLedgers
@@ -200,7 +201,7 @@ async def test_d4_a_holder_whose_machine_was_suspended_doubts_its_lease_until_it
 ) -> None:
     """The monotonic clock may have stood still."""
     wall = [1000.0]
-    world = attrs.evolve(WORLD, wall_clock=lambda: wall[0])
+    world = replace(WORLD, wall_clock=lambda: wall[0])
     lease = await ObjectCoordination(MemoryObjects(bucket), "", world).take_lease(SUPERVISOR, "first", 60.0)
     wall[0] -= 500.0  # set back: it says nothing
     assert lease.is_held()

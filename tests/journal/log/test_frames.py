@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.memory_files import scan_bytes
 from tierlog.journal.log import frames
@@ -146,8 +146,8 @@ def test_a_frame_counts_only_in_its_own_file_and_offset() -> None:
 def test_a_relogged_frame_counts_only_behind_its_own_header() -> None:
     """W4: without its header it does not exist, so it can never pass for a later group behind a broken
     one."""
-    header = encode_header(attrs.evolve(HEADER, relogged=True))
-    other = encode_header(attrs.evolve(HEADER, relogged=True, truncate_before=34))
+    header = encode_header(replace(HEADER, relogged=True))
+    other = encode_header(replace(HEADER, relogged=True, truncate_before=34))
     data = header + frame_at(len(header), 41, b"again", relog_salt(SALT, header))
 
     assert decode_frame(memoryview(data), len(header), len(header), relog_salt(SALT, header), 7) is not None

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from support.operations import (
     CONSISTENT_ELEMENT,
@@ -93,7 +94,7 @@ def test_a_pin_whose_name_no_backup_can_have_is_refused(name: str) -> None:
 )
 def test_an_element_that_names_a_run_which_no_storage_can_have_is_refused(changes: dict[str, Any]) -> None:
     first, *others = ELEMENT.runs
-    hostile = attrs.evolve(ELEMENT.runs, runs=(attrs.evolve(first, **changes), *others))
+    hostile = attrs.evolve(ELEMENT.runs, runs=(replace(first, **changes), *others))
     with pytest.raises(DecodeError, match="no run has an entry like that"):
         Element.decode(attrs.evolve(ELEMENT, runs=hostile).encode())
 

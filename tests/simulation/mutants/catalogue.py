@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from tierlog.actors.container import cold_segments
 from tierlog.actors.container.checkpoint import Checkpointer
@@ -47,7 +48,6 @@ from tierlog.storage_backends.chunks import filesystem_programs
 from tierlog.storage_backends.segments.operations import deferred_work, join_chunks
 from tierlog.storage_backends.segments.operations import read as reading
 from tierlog.storage_backends.segments.operations.join_chunks import Source
-from tierlog.storage_backends.segments.records.header import changed
 from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
@@ -302,7 +302,7 @@ def defrag_begins_anew_at_its_end(plant: Planter) -> None:
             return left
 
         await anyio.sleep(1.0)  # or the run would be nothing but these steps
-        return changed(work, position=0)
+        return replace(work, position=0)
 
     plant(deferred_work._defrag_step, step)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import Any
 
-import attrs
+from msgspec.structs import replace
 
 from tierlog.actors.container import lost_histories
 from tierlog.actors.container.closures import ClosureLog
@@ -66,7 +66,7 @@ def tombstones_go_while_older_runs_have_the_row(plant: Planter) -> None:
 
     def find(original: Callable[..., Merge | None], *arguments: Any) -> Merge | None:
         merge = original(*arguments)
-        return merge and attrs.evolve(merge, drop_tombstones_to=VERSION_MAX)
+        return merge and replace(merge, drop_tombstones_to=VERSION_MAX)
 
     plant(compaction_policy._find, find)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-import attrs
+from msgspec.structs import replace
 
 from tierlog.actors.container.left_rows import MARK_PREFIX
 from tierlog.actors.container.operations import append, table
@@ -80,7 +80,7 @@ def changes_leave_removals_out(plant: Planter) -> None:
 
     async def page(original: Any, *arguments: Any, changed_after: int | None = None) -> Page:
         found: Page = await original(*arguments, changed_after=changed_after)
-        return attrs.evolve(found, rows=[row for row in found.rows if row.value is not None])
+        return replace(found, rows=[row for row in found.rows if row.value is not None])
 
     plant(scan.scan_rows, page)
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.chunked import OTHER, SID, CountingStore, FaultyMetadataStore, Owner, Tier2
 from support.layouts import check_index
@@ -317,7 +318,7 @@ async def test_deferred_work_of_a_newer_version_is_left_alone_and_the_rest_runs(
     tier2 = Tier2(options=SMALL)
     owner, _ = await many_chunks(tier2, SID, chunks=40)
     await owner.delete()
-    newer = attrs.evolve(next(iter(await owner.storage.deferred_work())), segment=OTHER).encode()
+    newer = replace(next(iter(await owner.storage.deferred_work())), segment=OTHER).encode()
     newer = newer[:2] + bytes([max(DeferredWorkKind) + 1]) + newer[3:] + b"fields"
     key = f"d:{OTHER:016x}:rewrite"
     tier2.metadata.entries[key] = (1, newer)

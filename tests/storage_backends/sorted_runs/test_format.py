@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.sorted_runs import encode, entry_of, numbered, of_newer_format, reader_of
 from tierlog.storage_backends.base.checksum import crc32c
@@ -142,7 +142,7 @@ async def test_m3_a_run_that_no_writer_makes_is_damage_before_anything_is_read(
 ) -> None:
     run, _ = entry_of(SAMPLE, "r")
     with pytest.raises(DataCorruption, match="as the manifest says"):
-        await all_rows(attrs.evolve(run, length=length, tail_length=tail_length or run.tail_length), b"")
+        await all_rows(replace(run, length=length, tail_length=tail_length or run.tail_length), b"")
 
 
 @given(TABLES)
@@ -254,7 +254,7 @@ async def test_m2_a_sound_part_of_another_run_is_damage() -> None:
         with pytest.raises(DataCorruption) as caught:
             await all_rows(run, stale)
         assert caught.value.offset == tail.offsets[number]
-    renamed = attrs.evolve(older, name="r")
+    renamed = replace(older, name="r")
     with pytest.raises(DataCorruption):
         await all_rows(renamed, older_data)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.disk import Keep, SimulatedDisk
 from simulation.file_layer import Fail, SimulatedFiles
 
@@ -609,7 +609,7 @@ async def crash_of_a_put(call: int, keep: Keep) -> bool:
         await put_run(chunks, run, [DATA])
     except OutcomeUnknown:
         assert is_there
-        run = attrs.evolve(RUN, name="system/runs/1-again")
+        run = replace(RUN, name="system/runs/1-again")
         await put_run(chunks, run, [DATA])
     assert await chunks.read(run.name, 0, run.length + 1) == DATA
     return ended

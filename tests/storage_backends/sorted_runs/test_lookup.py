@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.scripted_chunks import Hang, ScriptedChunks
 from support.sorted_runs import TableWorld, entry_of, numbered, reader_of
@@ -294,7 +294,7 @@ async def test_an_entry_that_says_more_than_its_object_has_is_damage_and_takes_n
     await chunks.open()
     await put_run(chunks, run, [data])
     for tail in (len(data), 1 << 30):
-        hostile = attrs.evolve(run, length=1 << 40, tail_length=tail)
+        hostile = replace(run, length=1 << 40, tail_length=tail)
         with pytest.raises(DataCorruption) as refusal:
             await find_row(view_of(hostile), reader_of(StoredRuns(chunks)), b"key/000007")
         assert refusal.value.file == run.name

@@ -12,6 +12,7 @@ import anyio.abc
 import attrs
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from support.http_server import Wrapped, everything, until
 from support.lost_sockets import ask_lost_socket
@@ -481,7 +482,7 @@ async def test_h10_a_slow_reader_holds_the_owner_back(tmp_path: Path) -> None:
     """What is on its way is in the buffers of sockets; the rest stays unread at the owner."""
     async with two_hosts(tmp_path) as (store, first, second):
         await store.create_segment(THERE)
-        large, read = attrs.evolve(await store.segment_info(THERE), length=SIZE), 0
+        large, read = replace(await store.segment_info(THERE), length=SIZE), 0
 
         async def segment_info(name: str) -> Any:
             return large

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import attrs
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from support.http_server import ServedStore, Wrapped, service, serving
 from tierlog import open_store
@@ -402,7 +402,7 @@ async def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
     def wall_clock() -> float:
         return next(times, 0.0)
 
-    world = attrs.evolve(system_world(), wall_clock=wall_clock)
+    world = replace(system_world(), wall_clock=wall_clock)
     async with open_store(tmp_path / "data", containers=1, world=world) as store, serving(store) as served:
         await served.store.create_segment("a")
         offsets = [
