@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 from simulation.disk import BLOCK
 from simulation.file_layer import Fail, SimulatedFiles
 
@@ -58,7 +59,7 @@ async def test_m6_a_merge_that_the_disk_fails_leaves_no_file(failing: type[IoCal
             finally:
                 is_merging = False
 
-        object.__setattr__(owner.container.disk.runs, "merge", merge_on_a_full_disk)
+        force_setattr(owner.container.disk.runs, "merge", merge_on_a_full_disk)
         for name in NAMES[:3]:
             await fill(owner, name)
         await anyio.sleep(100)
@@ -310,7 +311,7 @@ def count_merges(owner: Owner) -> list[str]:
         names.append(order.name)
         return await merge(order)
 
-    object.__setattr__(owner.container.disk.runs, "merge", noted)
+    force_setattr(owner.container.disk.runs, "merge", noted)
     return names
 
 
@@ -516,10 +517,7 @@ async def test_j7_the_chain_is_checked_before_a_run_is_put_late(slow: str) -> No
             await fill(owner, name)
         done: list[int] = []
 
-        holder, name = (
-            (owner.container.disk.runs, "merge") if slow == "merge" else (owner.container.copies, "add")
-        )
-        work = getattr(holder, name)
+        work: Any = owner.container.disk.runs.merge if slow == "merge" else owner.container.copies.add
 
         async def slowly(*arguments: object) -> object:
             found = await work(*arguments)
@@ -527,7 +525,10 @@ async def test_j7_the_chain_is_checked_before_a_run_is_put_late(slow: str) -> No
             done.append(len(world.chunks.calls))
             return found
 
-        object.__setattr__(holder, name, slowly)
+        if slow == "merge":
+            force_setattr(owner.container.disk.runs, "merge", slowly)
+        else:
+            object.__setattr__(owner.container.copies, "add", slowly)
         await fill(owner, NAMES[2])
         await anyio.sleep(700)
         calls = world.chunks.calls[done[0] :]
