@@ -12,6 +12,7 @@ from unittest import mock
 
 import attrs
 import pytest
+from msgspec.structs import replace
 from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
 
@@ -84,7 +85,7 @@ async def make() -> tuple[SimulatedDisk, dict[str, Any]]:
 async def seen(store: SegmentStore) -> dict[str, Any]:
     found = await contents(store)
     for name in found["names"]:
-        found[name] = attrs.evolve(found[name], flushed_length=0)
+        found[name] = replace(found[name], flushed_length=0)
     return found
 
 

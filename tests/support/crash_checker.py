@@ -94,7 +94,7 @@ def repeat(trace: list[Answered], disk: SimulatedDisk) -> None:
     for noted in trace:
         call: Any = noted.call
         if hasattr(call, "handle"):
-            call = attrs.evolve(call, handle=handles[call.handle])
+            call = replace(call, handle=handles[call.handle])
         answer = carry_out(files, call)
         if isinstance(answer, SimulatedHandle):
             handles[noted.answer] = answer

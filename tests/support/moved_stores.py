@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.s3_server import BUCKET, S3Server
 from support.stores import config
@@ -128,7 +129,7 @@ async def seen(store: SegmentStore) -> dict[str, Any]:
     """But for what is flushed, because a move flushes everything."""
     found = await contents(store)
     for name in found["names"]:
-        found[name] = attrs.evolve(found[name], flushed_length=0)
+        found[name] = replace(found[name], flushed_length=0)
     return found
 
 

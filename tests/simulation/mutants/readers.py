@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+from msgspec.structs import replace
 
 from tierlog.actors.container import segment_layout
 from tierlog.actors.gc.collector import Collector
@@ -30,8 +31,8 @@ def layout_lacks_what_was_truncated_meanwhile(plant: Planter) -> None:
     async def find(original: Any, storage: Any, segment: Any, *arguments: Any, **options: Any) -> Any:
         layout = await original(storage, segment, *arguments, **options)
         shift = segment.flushed_start
-        extents = tuple(attrs.evolve(each, start=each.start - shift) for each in layout.extents)
-        return attrs.evolve(layout, extents=extents)
+        extents = tuple(replace(each, start=each.start - shift) for each in layout.extents)
+        return replace(layout, extents=extents)
 
     plant(segment_layout.find_layout, find)
 
