@@ -181,6 +181,8 @@ class LedgerPlace(SharedPlace):
     async def check_target(self, chunks: ChunkLocation) -> bool:
         await self._refuse_nested()
         self._require_same(await self._recorded(), chunks)
+        if not chunks.is_bucket:
+            await run_program(self._files, _names_in(chunks.chunks), chunks.chunks)
         return bool(await self._service.children(f"{self._location.path}/{_LOGS}"))
 
     async def record_chunks(self, chunks: ChunkLocation) -> None:
@@ -250,16 +252,21 @@ class LedgerPlace(SharedPlace):
 
 def _is_identified(folder: str) -> Program[bool]:
     """Whether the folder has been one of chunks. Raises ``InvalidArgument`` if it cannot become one."""
+    names = yield from _names_in(folder)
+    if names and IDENTIFICATION not in names:
+        raise InvalidArgument(
+            f"chunks: {folder} holds other files, such as {min(names)!r}: name an empty folder"
+        )
+    return bool(names)
+
+
+def _names_in(folder: str) -> Program[set[str]]:
+    """Raises ``InvalidArgument`` if there is no such folder."""
     try:
-        names = {entry.name for entry in (yield ListFolder(folder, others=True))} - _OF_FILE_SYSTEMS
+        return {entry.name for entry in (yield ListFolder(folder, others=True))} - _OF_FILE_SYSTEMS
     except (FileNotFoundError, NotADirectoryError) as error:
         # Not made here: on another machine it would be another folder.
         raise InvalidArgument(
             f"chunks: there is no folder {folder}: make it where all machines of the store share it, and "
             f"mount it on each of them"
         ) from error
-    if names and IDENTIFICATION not in names:
-        raise InvalidArgument(
-            f"chunks: {folder} holds other files, such as {min(names)!r}: name an empty folder"
-        )
-    return bool(names)

@@ -333,6 +333,32 @@ async def test_e6_a_place_on_bookkeeper_where_another_store_is_begun_meanwhile_i
         await check_moved(store, before)
 
 
+async def test_e6_chunks_are_moved_only_into_a_folder_that_is_there(ledgers: Site) -> None:
+    """One that is missing may not be mounted: the chunks would be on this machine alone."""
+    async with ledgers.opened("old") as store:
+        before = await filled(store)
+    absent, mounted = ledgers.path / "typo" / "absent", ledgers.path / "shared"
+
+    async def is_refused(folder: Path) -> None:
+        for confirms in (False, True):
+            with pytest.raises(InvalidArgument, match=f"there is no folder {folder}: make it where all"):
+                await ledgers.move("old", "ledgers-a", chunks=str(folder), confirms=confirms)
+            assert not folder.exists()
+
+    await is_refused(absent)
+    assert not absent.parent.exists()
+    async with ledgers.opened("old") as store:
+        assert not await store.backups()
+
+    await ledgers.move("old", "ledgers-a", chunks=str(mounted), confirms=False)
+    elsewhere = mounted.rename(ledgers.path / "elsewhere")
+    await is_refused(mounted)
+    elsewhere.rename(mounted)
+    await ledgers.move("old", "ledgers-a", chunks=str(mounted))
+    async with ledgers.opened("ledgers-a") as store:
+        await check_moved(store, before)
+
+
 @pytest.mark.extended
 async def test_e6_chunks_are_not_moved_into_another_store(ledgers: Site) -> None:
     async with ledgers.opened("old") as store:
@@ -358,6 +384,7 @@ async def test_e6_a_place_on_bookkeeper_with_anything_else_is_refused(ledgers: S
     with pytest.raises(InvalidArgument, match="has other objects"):
         await ledgers.move("old", "ledgers-c", chunks=str(ledgers.path / "shared"))
     other = str(ledgers.path / "other")
+    (ledgers.path / "other").mkdir()
     await ledgers.move("old", "ledgers-c", chunks=other, confirms=False)
     with pytest.raises(StoreMismatch, match="is being moved to"):
         async with ledgers.opened("ledgers-c", config=ledgers.with_chunks("other")):
