@@ -41,7 +41,7 @@ def status(
             output.print_json(found)
         else:
             width = output.terminal_width()
-            console, status = output.console(width=width), render_status(_completed(found), width)
+            console, status = output.console(width=width), render_status(_completed(found), width, url)
             if console.is_terminal:
                 console.print(status, crop=False)
                 return
@@ -74,7 +74,7 @@ async def _watch(url: str) -> None:
     from rich.live import Live
 
     async def now() -> RenderableType:
-        return render_status(_completed(await _ask_status(url)), output.terminal_width())
+        return render_status(_completed(await _ask_status(url)), output.terminal_width(), url)
 
     console = output.console(width=output.terminal_width())
     # On the normal screen, where the last state stays after Ctrl-C. The first answer comes before that, so
@@ -87,8 +87,8 @@ async def _watch(url: str) -> None:
             live.update(await now(), refresh=True)
 
 
-def render_status(status: dict[str, Any], width: int) -> RenderableType:
-    """The status for a terminal of ``width`` columns."""
+def render_status(status: dict[str, Any], width: int, url: str) -> RenderableType:
+    """The status of the service at ``url``, for a terminal of ``width`` columns."""
     from rich.console import Group
     from rich.text import Text
 
@@ -113,7 +113,7 @@ def render_status(status: dict[str, Any], width: int) -> RenderableType:
         *_unhealthy(status),
         *_without_log(status),
         *_withheld(status),
-        *_unconfirmed(status),
+        *_unconfirmed(status, url),
     )
 
 
@@ -166,13 +166,17 @@ def _withheld(status: dict[str, Any]) -> list[RenderableType]:
     return [Text(f"\nclosed containers ({found}): {advice}", style="yellow")] if found else []
 
 
-def _unconfirmed(status: dict[str, Any]) -> list[RenderableType]:
-    """A line if containers delete no chunks."""
+def _unconfirmed(status: dict[str, Any], url: str) -> list[RenderableType]:
+    """What to do if containers delete no chunks, each command in a line of its own."""
     from rich.text import Text
 
     found = [str(each["container"]) for each in status["containers"] if each["unconfirmed"]]
-    advice = "delete no chunks until `tierlog gc sweep --confirm` allows it; `tierlog doctor` shows why"
-    return [Text(f"\nunconfirmed containers ({', '.join(found)}) {advice}", style="yellow")] if found else []
+    advice = (
+        f"\nunconfirmed containers ({', '.join(found)}) delete no chunks:\n"
+        f"`tierlog gc status --url {url}` shows why\n"
+        f"`tierlog gc sweep --confirm --url {url}` allows it"
+    )
+    return [Text(advice, style="yellow")] if found else []
 
 
 def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:

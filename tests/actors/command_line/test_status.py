@@ -12,6 +12,7 @@ from support.command_line import Run
 from support.scripted_server import json_answer, scripted
 from tierlog.actors.cli.status import render_status
 
+URL = "http://node-a.example:8470"
 REASON = "the log of this container is damaged at 0003.wal, offset 4096, see tierlog doctor"
 STATUS: dict[str, Any] = {
     "folder": "/srv/data",
@@ -57,7 +58,7 @@ STATUS: dict[str, Any] = {
 
 def lines(width: int, status: dict[str, Any] = STATUS) -> list[str]:
     screen = Console(file=io.StringIO(), width=width)
-    screen.print(render_status(status, width), crop=False)
+    screen.print(render_status(status, width, URL), crop=False)
     text: str = screen.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
     return text.splitlines()
 
@@ -92,8 +93,11 @@ def test_the_requests_to_a_bucket_are_shown_by_their_kind() -> None:
 def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:
     first, second = STATUS["containers"]
     status = STATUS | {"containers": [first, second | {"unconfirmed": True}]}
-    [line] = [line for line in lines(200, status) if "unconfirmed" in line]
-    assert line.startswith("unconfirmed containers (1) delete no chunks until `tierlog gc sweep --confirm`")
+    assert lines(80, status)[-3:] == [
+        "unconfirmed containers (1) delete no chunks:",
+        f"`tierlog gc status --url {URL}` shows why",
+        f"`tierlog gc sweep --confirm --url {URL}` allows it",
+    ]
 
 
 def test_a_container_whose_log_is_away_does_not_just_serve() -> None:

@@ -62,7 +62,12 @@ def test_g4_a_running_service_is_confirmed_and_then_deletes(
     size = unknown.stat().st_size + run_file.stat().st_size
     with SyncOwnService(adopted, f"--config={settings}") as service:
         service.settle()
-        confirm = ("gc", "sweep", "--confirm", f"--url={service.url}")
+        # The commands that the status prints.
+        wait_until(lambda: service.status()["containers"][0]["unconfirmed"], "its host has reported it")
+        advice = run("status", f"--url={service.url}").out.splitlines()[-2:]
+        reason, confirm = (line.split("`")[1].split()[1:] for line in advice)
+        assert "it is a copy or an old backup" in run(*reason).out
+        assert confirm == ["gc", "sweep", "--confirm", "--url", service.url]
 
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         refused = run(*confirm)
