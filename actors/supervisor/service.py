@@ -1,9 +1,9 @@
 """The supervisor's process: what `tierlog serve` runs and, without hosts of its own, `tierlog supervise`.
 
 Start: the port, the store, the lease, the term, then the hosts; a failure before the hosts leaves nothing
-behind. End: on SIGTERM, Ctrl-C or SIGHUP the hosts drain and the admin server stops last; the second signal
-cuts that short, the third kills them. If the supervisor ends for another reason (a later one took over), the
-hosts go on.
+behind. End: on SIGTERM, Ctrl-C or SIGHUP, or if it cannot say that it serves, the hosts drain and the admin
+server stops last; the second signal cuts that short, the third kills them. If the supervisor ends for another
+reason (a later one took over), the hosts go on.
 """
 
 from __future__ import annotations
@@ -211,10 +211,23 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
 
 
 async def _supervise(supervisor: Supervisor, announce: Callable[[], None], *, has_hosts: bool) -> None:
+    unannounced: list[Exception] = []
+
+    async def announce_settled() -> None:
+        # A container whose storage hangs may never settle, and the others serve.
+        with anyio.move_on_after(_SETTLE_SECONDS):
+            await supervisor.wait_settled()
+        try:
+            announce()
+        except Exception as error:  # noqa: BLE001 - raised below
+            # Raised here, it would leave the hosts running, without anybody who knows of them.
+            unannounced.append(error)
+            supervisor.stop()
+
     try:
         async with body_group() as tasks:
             if has_hosts:
-                tasks.start_soon(_announce_settled, supervisor, announce)
+                tasks.start_soon(announce_settled)
             else:
                 announce()  # Who starts hosts waits for it.
             tasks.start_soon(_obey_signals, supervisor)
@@ -225,13 +238,8 @@ async def _supervise(supervisor: Supervisor, announce: Callable[[], None], *, ha
     except BaseExceptionGroup as error:
         # The operator gets one line, which a group would begin with "unhandled errors in a TaskGroup".
         raise first_leaf(error) from None
-
-
-async def _announce_settled(supervisor: Supervisor, announce: Callable[[], None]) -> None:
-    # A container whose storage hangs may never settle, and the others serve.
-    with anyio.move_on_after(_SETTLE_SECONDS):
-        await supervisor.wait_settled()
-    announce()
+    if unannounced:
+        raise unannounced[0]
 
 
 async def _obey_signals(supervisor: Supervisor) -> None:

@@ -14,9 +14,11 @@ import httpx
 import pytest
 
 import tierlog
-from chaos_parts.processes import free_port
+from chaos_parts.processes import free_port, processes_of
+from chaos_parts.service import start_serving
 from support.command_line import is_one_line
-from support.live_service import SyncOwnService, refused, wait_until
+from support.live_service import PATIENCE, SETTINGS, SyncOwnService, refused, wait_until
+from support.patience import scaled
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -220,6 +222,29 @@ def test_ctrl_c_or_a_closed_terminal_ends_it_cleanly(folder: Path, number: signa
     finally:
         signal.signal(number, before)
     assert service.errors == []
+
+
+@pytest.mark.parametrize("stdout, code, message", [("closed", 141, ""), ("full", 1, "error: stdout")])
+def test_v10_a_service_that_cannot_say_that_it_serves_ends_its_hosts(
+    folder: Path, tmp_path: Path, stdout: str, code: int, message: str
+) -> None:
+    log = tmp_path / "log"
+    if stdout == "full":
+        output = os.open("/dev/full", os.O_WRONLY)
+    else:
+        unread, output = os.pipe()
+        os.close(unread)
+    arguments = ("--listen=127.0.0.1:0", "--hosts=1")
+    process = start_serving(folder, log, *arguments, stdout=output, env=SETTINGS | os.environ)
+    os.close(output)
+    try:
+        assert process.wait(scaled(PATIENCE)) == code
+        assert processes_of(folder) == [], "its hosts had ended before"
+    finally:
+        process.kill()
+        process.wait()
+    errors = [line for line in log.read_text().splitlines() if not line.startswith("{")]
+    assert [line.startswith(message) for line in errors] == ([True] if message else [])
 
 
 @pytest.mark.extended
