@@ -117,7 +117,7 @@ async def _undo(source: str, config: Path | None) -> bool:
 def _described_undo(source: str) -> list[str]:
     return [
         f"the store in {source} can be opened again",
-        "delete what the move has copied to the other place: it belongs to no store",
+        "delete what the move has copied to the place that --to named, or --chunks: it belongs to no store",
     ]
 
 

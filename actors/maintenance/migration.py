@@ -67,7 +67,8 @@ from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
 
 KEEP = "keep"
 _PREFIX, _NAME_LENGTH = "migration-", 59
-"""Of the names of backups that a move makes: with a digest of the place, and an id."""
+"""Of the names of backups that a move makes: with digests of the place and of where the chunks will be, and
+an id."""
 
 
 @attrs.frozen
@@ -204,8 +205,8 @@ class _Move:
         self._world = world
         self._progress = progress
         self._totals = Totals()
-        digest = blake2b(f"{target.shown}\n{new.shown}".encode(), digest_size=8).hexdigest()
-        self._backups = f"{_PREFIX}{digest}-"
+        self._to_this_place = f"{_PREFIX}{_digest(target.shown)}"
+        self._backups = f"{self._to_this_place}{_digest(new.shown)}-"
 
     async def run(self, *, confirms: bool) -> Migration:
         ends = await self._read_ends()
@@ -299,11 +300,21 @@ class _Move:
                     await refuse_moved(chunks, index, ended.migrated, self._source.named)
             for backup in await _list_own(chunks):
                 if not backup.startswith(self._backups):
-                    raise InvalidArgument(
-                        f"a move of this store to another place is prepared (backup {backup}): give it up "
-                        f"with `tierlog migrate {self._source.named} --undo` and delete what it has copied, "
-                        f"or complete it"
-                    )
+                    raise self._other_move(backup)
+
+    def _other_move(self, backup: str) -> InvalidArgument:
+        """The name of its backup shows whether the place is the same."""
+        to, options = f"to another place than {self._target.shown}", "--to and --chunks"
+        if backup.startswith(self._to_this_place):
+            to, options = (
+                f"to this place, but with its chunks elsewhere than in {self._new.shown}",
+                "--chunks",
+            )
+        return InvalidArgument(
+            f"a move of this store is prepared {to} (backup {backup}): complete it with the same {options} "
+            f"as before, or give it up with `tierlog migrate {self._source.named} --undo` and delete what it "
+            f"has copied there"
+        )
 
     async def _begin(self) -> None:
         """Mark the new place, whose chunks are to be those of the store. Raises ``StoreMismatch`` if it is
@@ -515,6 +526,10 @@ def _claim(boot: LtsBoot) -> Element:
         owner=attrs.evolve(migrated.owner, folder=bytes(FINGERPRINT_BYTES)),
         predecessor=boot.newest.position,
     )
+
+
+def _digest(place: str) -> str:
+    return blake2b(place.encode(), digest_size=4).hexdigest()
 
 
 async def _remove_mark(target: ChunkStorage) -> None:

@@ -66,7 +66,7 @@ def test_a_prepared_move_is_given_up(run: Run, folder: Path) -> None:
     assert run("migrate", str(folder), "--to", str(new)).code == 0
     undone = run("migrate", str(folder), "--undo").out.splitlines()
     assert undone[0] == f"the store in {folder} can be opened again"
-    assert undone[1].startswith("delete what the move has copied")
+    assert undone[1].startswith("delete what the move has copied to the place that --to named")
     assert run("backup", "ls", "--json").out.strip() == "[]"
     again = run("migrate", str(folder), "--undo")
     assert (again.code, again.out) == (0, f"there is no move of the store in {folder} to undo\n")

@@ -359,6 +359,22 @@ async def test_e6_chunks_are_moved_only_into_a_folder_that_is_there(ledgers: Sit
         await check_moved(store, before)
 
 
+async def test_e7_a_prepared_move_has_one_place_for_the_chunks(ledgers: Site) -> None:
+    async with ledgers.opened("old"):
+        pass
+    shared, other = ledgers.path / "shared", ledgers.path / "other"
+    other.mkdir()
+    await ledgers.move("old", "ledgers-a", chunks=str(shared), confirms=False)
+    elsewhere = f"to this place, but with its chunks elsewhere than in {other} .*the same --chunks"
+    with pytest.raises(InvalidArgument, match=elsewhere):
+        await ledgers.move("old", "ledgers-a", chunks=str(other))
+    with pytest.raises(
+        InvalidArgument, match=r"to another place than \S*/ledgers-b .*the same --to and --chunks"
+    ):
+        await ledgers.move("old", "ledgers-b", chunks=str(shared))
+    assert (await ledgers.move("old", "ledgers-a", chunks=str(shared))).is_complete
+
+
 @pytest.mark.extended
 async def test_e6_chunks_are_not_moved_into_another_store(ledgers: Site) -> None:
     async with ledgers.opened("old") as store:
