@@ -217,6 +217,8 @@ async def _supervise(supervisor: Supervisor, announce: Callable[[], None], *, ha
         # A container whose storage hangs may never settle, and the others serve.
         with anyio.move_on_after(_SETTLE_SECONDS):
             await supervisor.wait_settled()
+        if supervisor.is_stopping:
+            return  # The containers that it has left are none that it serves.
         try:
             announce()
         except Exception as error:  # noqa: BLE001 - raised below
