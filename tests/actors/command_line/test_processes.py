@@ -131,7 +131,9 @@ def test_the_installed_program_prints_its_version_and_its_help(tmp_path: Path) -
     shown = subprocess.run([program], capture_output=True, text=True, check=True, cwd=tmp_path)
 
     assert version.stdout.startswith("tierlog ")
-    assert "segment create" in shown.stdout
+    lines = [line.strip() for line in shown.stdout.splitlines()]
+    first = lines.index("tierlog segment create app/events")
+    assert lines[first + 2] == "tierlog segment read app/events", "each can be copied"
     assert "\x1b[" not in shown.stdout
     assert list(tmp_path.iterdir()) == []
 
