@@ -1,8 +1,12 @@
-"""What the fleet asks the supervisor to do."""
+"""What the fleet asks the supervisor to do, and how it is logged."""
 
 from __future__ import annotations
 
 import attrs
+
+from ..telemetry.logging import get_logger
+
+_log = get_logger("supervisor")
 
 
 @attrs.frozen
@@ -23,6 +27,10 @@ class ForgetHost:
     """It joined, and is gone: it may join again."""
 
     host: str
+    reason: str
+    """Empty if it ended because it was ordered to exit."""
+    containers: tuple[int, ...]
+    """What it served, or was to serve, when it was lost."""
 
 
 @attrs.frozen
@@ -68,3 +76,15 @@ class CloseContainer:
 Command = (
     SpawnHost | KillHost | ForgetHost | CutHost | ReportSilence | DrainHost | OpenContainer | CloseContainer
 )
+
+
+def log_command(command: Command) -> None:
+    """What costs containers their host without an order is a warning."""
+    fields = attrs.asdict(command)
+    match command:
+        case ReportSilence():
+            _log.warning("host_silent", **fields, setting="server.silence")
+        case ForgetHost(reason=reason) if reason:
+            _log.warning("host_forgotten", **fields)
+        case _:
+            _log.info("command_issued", **fields, kind=type(command).__name__)

@@ -210,8 +210,12 @@ class Fleet:
 
         # V6: nothing else shows that its process ended, for which what it was opening may be the cause (V8).
         self._count_crashes(host, now)
+        if host.phase is not HostPhase.DRAINING:
+            return self._silence(host, now)
         # After a drain there is nothing to wait for.
-        return self._forget(host, now) if host.phase is HostPhase.DRAINING else self._silence(host, now)
+        return self._forget(
+            host, now, "" if host.exit_ordered else "its connection ended before it was ordered to exit"
+        )
 
     def drain(self, host_id: str, now: float) -> list[Command]:
         """Move a host's containers away, then let it finish and exit. It is started again unless the fleet
@@ -384,7 +388,7 @@ class Fleet:
             case HostPhase.DRAINING if not (host.exit_ordered or self._is_gone(host, now)):
                 return self._order_exit(host)
             case _ if host.joined:
-                return self._forget(host, now)
+                return self._forget(host, now, self._overdue(host, now))
             case HostPhase.DOWN:
                 host.step(HostEvent.SPAWNED, now)
                 return [SpawnHost(host.id)]
@@ -464,10 +468,19 @@ class Fleet:
     def _silence(self, host: Host, now: float) -> list[Command]:
         return self._lose(host, now) if host.step(HostEvent.SILENCE, now) else []
 
-    def _forget(self, host: Host, now: float) -> list[Command]:
+    def _overdue(self, host: Host, now: float) -> str:
+        """Why a joined host is forgotten when it is due."""
+        if host.phase is HostPhase.DOWN:
+            return f"it had joined an earlier supervisor, and not this one within {self.options.rejoin:g} s"
+        if self._is_gone(host, now):
+            return f"nothing was heard of it for {now - host.last_heard:.2f} s"
+        return f"it has not ended {self.options.drain_limit:g} s after the order to drain"
+
+    def _forget(self, host: Host, now: float, reason: str) -> list[Command]:
         """A joined host is gone for good, as far as is known: it may join again."""
         del self.hosts[host.id]
-        return [ForgetHost(host.id), *self._lose(host, now)]
+        held = tuple(assignment.index for assignment in self.assignments.held(host.id))
+        return [ForgetHost(host.id, reason, held), *self._lose(host, now)]
 
     def _lose(self, host: Host, now: float) -> list[Command]:
         """Its containers need another host, whatever it still believes about them."""

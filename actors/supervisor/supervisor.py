@@ -28,7 +28,6 @@ from random import Random
 
 import anyio
 import anyio.abc
-import attrs
 
 from ...storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
@@ -47,8 +46,8 @@ from .commands import (
     ForgetHost,
     KillHost,
     OpenContainer,
-    ReportSilence,
     SpawnHost,
+    log_command,
 )
 from .control.channel import Connection, accept_each, listen
 from .control.messages import (
@@ -340,15 +339,13 @@ class Supervisor:
             if isinstance(command, OpenContainer) and not self._term.is_held():
                 _log.warning("opening_held_back", host=command.host, container=command.index)
                 self._held_back.append(command)
-            elif isinstance(command, ReportSilence):
-                _log.warning("host_silent", **attrs.asdict(command), setting="server.silence")
             else:
+                log_command(command)
                 self._execute_one(command)
         self._publish()
         self._woken.set()
 
     def _execute_one(self, command: Command) -> None:
-        _log.info("command_issued", **attrs.asdict(command), kind=type(command).__name__)
         term = self._term.number
         match command:
             case SpawnHost(host):
@@ -357,7 +354,7 @@ class Supervisor:
             case KillHost(host, pid):
                 for process in [each for each in self._watched if each.pid == pid]:
                     process.kill()
-            case ForgetHost(host) | CutHost(host):
+            case ForgetHost(host=host) | CutHost(host):
                 if host not in self.fleet.hosts:
                     self.facts.pop(host, None)
                 # V11: it finds that, and joins again.

@@ -66,7 +66,7 @@ class Machine:
                 self.pids += 1
                 self.alive[host], self.serves[host] = self.pids, {}
                 self.do(self.fleet.hello(host, self.pids, f"http://{host}", {}, self.now))
-            case ForgetHost(host):
+            case ForgetHost(host=host):
                 self.forgotten.append(host)
             case KillHost(host, pid):
                 assert host not in self.joined

@@ -4,6 +4,7 @@ V5, V6, V9 and V11)."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 
 import attrs
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 
 from support.fleets import OPTIONS, Machine, machine
 from tierlog.actors.supervisor.assignment import AssignmentPhase
-from tierlog.actors.supervisor.commands import CloseContainer, CutHost, DrainHost, OpenContainer, SpawnHost
+from tierlog.actors.supervisor.commands import (
+    CloseContainer,
+    CutHost,
+    DrainHost,
+    ForgetHost,
+    OpenContainer,
+    SpawnHost,
+    log_command,
+)
 from tierlog.actors.supervisor.fleet import Fleet
 from tierlog.actors.supervisor.hosts import HostPhase, default_id, joined_id_refusal
 from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
@@ -153,6 +162,65 @@ def test_a_drained_joined_host_hands_its_containers_over_exits_and_is_forgotten_
         assert set(world.owners) == set(range(4))
     assert (world.forgotten, list(world.alive), world.count(DrainHost)) == (["a"], ["b"], 1)
     assert world.fleet.failovers == 0, "nothing was lost"
+
+
+def awaited() -> Machine:
+    return Machine(Fleet(2, [], OPTIONS, Random(0), 0, ["a"]))
+
+
+def draining(*, deaf: bool = False) -> Machine:
+    world = joined(2, "a", "b")
+    if deaf:
+        world.frozen.add("a")
+    world.do(world.fleet.drain("a", world.now))
+    return world
+
+
+def cut(world: Machine) -> None:
+    world.do(world.fleet.disconnected("a", world.now))
+
+
+def lives_on(world: Machine) -> None:
+    """It obeys no order, and its heartbeats go on."""
+    end = world.now + OPTIONS.drain_limit + 1
+    while world.now < end:
+        if "a" in world.fleet.hosts:
+            world.do(world.fleet.heartbeat("a", 0, world.now))
+        world.run(0.1)
+
+
+@pytest.mark.parametrize(
+    ("world", "event", "reason", "containers"),
+    [
+        (lambda: draining(deaf=True), cut, "its connection ended before it was ordered to exit", (0,)),
+        (
+            lambda: draining(deaf=True),
+            lambda world: world.run(OPTIONS.silence + 0.2),
+            "nothing was heard of it for 0.80 s",
+            (0,),
+        ),
+        (lambda: draining(deaf=True), lives_on, "it has not ended 30 s after the order to drain", (0,)),
+        (awaited, lambda world: world.run(5), "it had joined an earlier supervisor, and not this one", ()),
+        (draining, lambda world: world.run(1), "", ()),
+    ],
+)
+def test_v11_a_host_that_is_forgotten_without_a_finished_drain_is_a_warning_with_the_reason(
+    world: Callable[[], Machine],
+    event: Callable[[Machine], None],
+    reason: str,
+    containers: tuple[int, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = world()
+    event(found)
+    [command] = [each for each in found.commands if isinstance(each, ForgetHost)]
+    assert (command.host, command.containers) == ("a", containers)
+    assert command.reason.startswith(reason)
+
+    log_command(command)
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == (reason != "")
+    assert all("host_forgotten" in text and reason in text for text in warnings)
 
 
 def test_v5_a_joined_host_that_dies_while_it_drains_loses_its_containers_at_once() -> None:
