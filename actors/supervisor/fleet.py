@@ -92,7 +92,7 @@ class Fleet:
 
     @property
     def failovers(self) -> int:
-        """How many containers lost their host."""
+        """How many containers lost their host without an order."""
         return self._placement.failovers
 
     # --- hosts -----------------------------------------------------------------------------------
@@ -158,8 +158,11 @@ class Fleet:
         host.instance, host.machine = instance, machine
         host.step(HostEvent.HELLO, now)
         for assignment in self.assignments.held(host_id):
-            if assignment.index not in served:
-                self._placement.lose(assignment, now)
+            if assignment.index in served:
+                continue
+            # The answer to an order to close was lost with the earlier connection.
+            is_closed = assignment.phase is AssignmentPhase.CLOSING
+            (self._placement.release if is_closed else self._placement.lose)(assignment, now)
         closes = [
             CloseContainer(host_id, index, 0)
             for index, epoch in sorted(served.items())
@@ -188,6 +191,7 @@ class Fleet:
         # Before ``_lose`` takes the containers away: what the host was opening may have ended it (V8).
         self._count_crashes(host, now)
         host.step(HostEvent.EXIT, now)
+        was_ordered = host.exit_ordered and not host.killed
         host.pid, host.killed, host.exit_ordered = 0, False, False
         # An exit that was ordered is no sign of a fault.
         recent = [at for at in host.exits if at > now - self.options.exits_period]
@@ -200,7 +204,7 @@ class Fleet:
         )
         if len(host.exits) > self.options.exits_max:
             host.step(HostEvent.TOO_MANY_EXITS, now)
-        return [*self._lose(host, now), *self.tick(now)]
+        return [*self._lose(host, now, ordered=was_ordered), *self.tick(now)]
 
     def disconnected(self, host_id: str, now: float) -> list[Command]:
         """Its connection broke, though its process may live: it counts as silent."""
@@ -480,12 +484,13 @@ class Fleet:
         """A joined host is gone for good, as far as is known: it may join again."""
         del self.hosts[host.id]
         held = tuple(assignment.index for assignment in self.assignments.held(host.id))
-        return [ForgetHost(host.id, reason, held), *self._lose(host, now)]
+        return [ForgetHost(host.id, reason, held), *self._lose(host, now, ordered=not reason)]
 
-    def _lose(self, host: Host, now: float) -> list[Command]:
-        """Its containers need another host, whatever it still believes about them."""
+    def _lose(self, host: Host, now: float, *, ordered: bool = False) -> list[Command]:
+        """Its containers need another host, whatever it still believes about them. ``ordered``: it ended
+        because it was ordered to exit, and closed them."""
         for assignment in self.assignments.held(host.id):
-            self._placement.lose(assignment, now)
+            (self._placement.release if ordered else self._placement.lose)(assignment, now)
             if assignment.crashes >= self.options.crashes_max:
                 assignment.reason = f"its host exited {assignment.crashes} times in a row while it opened"
                 assignment.step(AssignmentEvent.CRASHED_HOSTS, now)

@@ -55,6 +55,10 @@ class Placement:
             if host.accepts_containers and (host.joined or not self.stopping)
         ]
 
+    def release(self, assignment: Assignment, now: float) -> None:
+        """Its host ended by order, and closed it: no failover (rule V10)."""
+        assignment.step(AssignmentEvent.HOST_LOST, now, "")
+
     def lose(self, assignment: Assignment, now: float) -> None:
         """Its host is lost. It is opened elsewhere at once, unless that happened too often lately."""
         assignment.failovers = [*(at for at in assignment.failovers if at > now - MINUTE), now]

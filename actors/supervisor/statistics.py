@@ -64,7 +64,7 @@ class AssignmentStatistics:
 @attrs.frozen
 class SupervisorStatistics:
     term: int = attrs.field(metadata=gauge("This supervisor's term."))
-    failovers: int = attrs.field(metadata=counter("Containers that lost their host."))
+    failovers: int = attrs.field(metadata=counter("Containers that lost their host without an order."))
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
     event_loop: EventLoopStatistics

@@ -164,6 +164,41 @@ def test_a_drained_joined_host_hands_its_containers_over_exits_and_is_forgotten_
     assert world.fleet.failovers == 0, "nothing was lost"
 
 
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_v10_containers_that_wait_for_a_host_after_a_drain_of_all_are_no_failovers(is_joined: bool) -> None:
+    """The last host keeps them until it exits, because no other one accepts them."""
+    world = joined(4, "a", "b") if is_joined else machine(4, 2)
+    for host in list(world.alive):
+        world.do(world.fleet.drain(host, world.now))
+    world.run(1)
+    if is_joined:
+        assert not world.alive
+        world.join("c")
+    world.run(3)
+    assert set(world.owners) == set(range(4))
+    assert world.fleet.failovers == 0
+    assert not any(assignment.failovers for assignment in world.fleet.assignments)
+
+
+def test_v10_a_container_whose_host_dies_while_it_drains_is_a_failover() -> None:
+    world = draining(deaf=True)
+    world.kill("a")
+    assert (set(world.owners.values()), world.fleet.failovers) == ({"b"}, 1)
+
+
+def test_v9_a_container_that_was_closed_for_a_move_is_no_failover_if_the_answer_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = joined(2, "a", "b")
+    with monkeypatch.context() as lost:
+        lost.setattr(Fleet, "closed", lambda *_: [])
+        world.do(world.fleet.drain("a", world.now))
+    assert world.phase(0) is AssignmentPhase.CLOSING
+    world.say_hello("a", leaving=True)
+    world.run(1)
+    assert (world.owners, world.fleet.failovers) == ({0: "b", 1: "b"}, 0)
+
+
 def awaited() -> Machine:
     return Machine(Fleet(2, [], OPTIONS, Random(0), 0, ["a"]))
 

@@ -51,11 +51,13 @@ def a_successor_adopts_nothing(plant: Planter) -> None:
 def a_loss_reshuffles_everything(plant: Planter) -> None:
     """When a host is lost, the containers of all others are placed anew."""
 
-    def lose(original: Callable[..., list[Any]], self: Fleet, host: Host, now: float) -> list[Any]:
+    def lose(
+        original: Callable[..., list[Any]], self: Fleet, host: Host, now: float, *, ordered: bool = False
+    ) -> list[Any]:
         for other in list(self.hosts) if self.assignments.load(host.id) else ():
             for assignment in self.assignments.held(other):
                 self._placement.lose(assignment, now)
-        return original(self, host, now)
+        return original(self, host, now, ordered=ordered)
 
     plant(Fleet._lose, lose)
 
