@@ -495,7 +495,7 @@ class LocalLog(DurableDataLog):
     def room_error(self) -> StorageFull:
         return StorageFull(
             f"{self._context.layout.folder}: {self._gauge.shortage()}: free space on that disk, or truncate "
-            f"or delete segments"
+            f"or delete segments, whose chunks are deleted after gc.delay (60 s by default)"
         )
 
     def has_reserve(self, size: int) -> bool:

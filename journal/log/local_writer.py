@@ -306,12 +306,12 @@ class SpaceGauge:
     def shortage(self) -> str:
         """Why user appends have no room."""
         low = self.options.low_water
-        needed = (
-            f"appends need {low} bytes (wal.low_water)"
+        return (
+            f"{self._free} bytes are free, and appends need {low} bytes (wal.low_water) and the log's reserve"
             if self._open
-            else f"after a refusal appends need twice wal.low_water ({2 * low} bytes)"
+            else f"{self._free} bytes are free; {low} bytes (wal.low_water) and the log's reserve were not, "
+            f"and appends go on when {2 * low} bytes (twice wal.low_water) and the reserve are"
         )
-        return f"{self._free} bytes are free, and {needed} and the log's reserve"
 
     def spend(self, size: int) -> None:
         self._spent += size

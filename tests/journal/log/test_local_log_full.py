@@ -39,14 +39,35 @@ async def test_users_are_refused_below_the_low_water_mark_and_again_accepted_abo
     await log.check_space()
     assert not log.has_room(1000)
     assert str(log.room_error()) == (
-        f"{FOLDER}: {disk.free()} bytes are free, and after a refusal appends need twice wal.low_water "
-        f"(65536 bytes) and the log's reserve: free space on that disk, or truncate or delete segments"
+        f"{FOLDER}: {disk.free()} bytes are free; 32768 bytes (wal.low_water) and the log's reserve were "
+        f"not, and appends go on when 65536 bytes (twice wal.low_water) and the reserve are: free space on "
+        f"that disk, or truncate or delete segments, whose chunks are deleted after gc.delay "
+        f"(60 s by default)"
     )
 
     await log.append([b"checkpoint"], truncate_before=log.next_group)
     await log.truncate()
     assert await log.check_space()
     assert log.has_room(1000)
+    await log.close()
+
+
+async def test_w6_the_refusal_of_an_append_too_large_for_the_room_names_the_low_water_mark_alone() -> None:
+    """Nothing was refused before."""
+    disk = SimulatedDisk(Random(17), capacity=50 * 4096)
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    assert not log.has_room(disk.free())
+    assert "bytes are free, and appends need 32768 bytes (wal.low_water) and" in str(log.room_error())
+    await log.close()
+
+
+async def test_w6_a_log_that_is_made_on_a_full_disk_speaks_of_no_earlier_refusal() -> None:
+    disk = SimulatedDisk(Random(17), capacity=10 * 4096)
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    assert not log.has_room(0)
+    assert "refus" not in str(log.room_error())
     await log.close()
 
 
