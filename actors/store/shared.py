@@ -34,6 +34,7 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.files import Close, Files, Open, Program, Read, make_folder, remake_name
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
+from ...storage_backends.chunks.s3_location import S3Location
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..container.checkpoint import CheckpointOptions
 from ..container.local_disk import LocalDisk, RunFolder
@@ -320,7 +321,13 @@ def _cache_folder(config: StoreConfig) -> str:
 
 def service_folder(config: StoreConfig, location: SharedLocation) -> StoreFolder:
     """Where the processes of a service on this machine find each other, by their lock files."""
-    name = blake2b(str(location).encode(), digest_size=8).hexdigest()
+    where = str(location)
+    if isinstance(location, S3Location):
+        # Two services may have buckets of one name. A profile's endpoint is not known without a client.
+        variables = (os.environ.get(f"AWS_ENDPOINT_URL{suffix}") for suffix in ("_S3", ""))
+        endpoint = config.s3.endpoint or next(filter(None, variables), "")
+        where = f"{endpoint.rstrip('/')} {where}".lstrip()
+    name = blake2b(where.encode(), digest_size=8).hexdigest()
     return StoreFolder(f"{_cache_folder(config)}/{name}-service")
 
 

@@ -26,8 +26,9 @@ from tierlog import (
     open_lts,
     open_store,
 )
-from tierlog.actors.settings.configuration import ChunkCacheConfig, S3LogConfig
+from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig, StoreConfig
 from tierlog.actors.store.folder_opening import system_world
+from tierlog.actors.store.shared import service_folder
 from tierlog.actors.supervisor.served_store import StoreAsked, open_served
 from tierlog.journal.log.contract import LogStatistics
 from tierlog.storage_backends.chunks import s3_requests
@@ -144,6 +145,27 @@ async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
     other = await identity_of(here, stands_by=False)
     assert other != made
     assert await identity_of(here, stands_by=True) == await identity_of(elsewhere, stands_by=True) == other
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+async def test_v1_what_a_machine_knows_of_a_store_is_of_one_s3_service(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have a bucket of the same name."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+
+    def folder(endpoint: str, bucket: str = BUCKET) -> str:
+        cache = ChunkCacheConfig(path=str(tmp_path))
+        config = StoreConfig(chunk_cache=cache, s3=S3Config(endpoint=endpoint))
+        return service_folder(config, S3Location(bucket, "st/")).path
+
+    one, two = "http://127.0.0.1:9000", "http://127.0.0.1:9001"
+    assert len({folder(one), folder(two), folder(""), folder("", "other")}) == 4
+    assert folder(f"{one}/") == folder(one)
+    monkeypatch.setenv(variable, one)
+    assert folder("") == folder(one)
+    assert folder(two) != folder(one), "the configuration has precedence"
 
 
 async def test_credentials_may_be_for_the_prefix_alone(here: BucketMachine, server: S3Server) -> None:
