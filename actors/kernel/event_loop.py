@@ -14,6 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
+from weakref import WeakSet
 
 from .event_source import EventSource
 
@@ -66,7 +67,8 @@ class _LaneThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
+        """None ends the thread, as a pause does."""
         self._lock = Lock()
         """Held to end the thread, and to see whether it has ended."""
         self._is_running = False
@@ -81,6 +83,12 @@ class _LaneThread:
                 self._is_running = True
         return future
 
+    def end(self) -> None:
+        """The thread ends after the jobs that it has. A later one starts it again."""
+        with self._lock:
+            if self._is_running:
+                self._jobs.put(None)
+
     def _serve(self) -> None:
         while True:
             try:
@@ -93,7 +101,10 @@ class _LaneThread:
                         return
 
     def _serve_one(self) -> None:
-        job, future = self._jobs.get(timeout=_IDLE)
+        found = self._jobs.get(timeout=_IDLE)
+        if found is None:
+            raise Empty
+        job, future = found
         value: Any = None
         failure: BaseException | None = None
         try:
@@ -113,10 +124,30 @@ def _settle(future: asyncio.Future[Any], value: Any, failure: BaseException | No
         future.set_exception(failure)
 
 
-def lane_thread() -> Callable[[Callable[[], Any]], asyncio.Future[Any]] | None:
+def lane_thread() -> _LaneThread | None:
     """Runs jobs in a thread of its own, for code in the loop that is running; None where anyio's way is the
     cheapest."""
     return None if running_trio() is not None else _LaneThread()
+
+
+class LaneThreads:
+    """The lane threads of one store, which end with it. Otherwise those of many short openings add up."""
+
+    def __init__(self) -> None:
+        self._made: WeakSet[_LaneThread] = WeakSet()
+        """One whose thread runs is held by that."""
+
+    def make(self) -> _LaneThread | None:
+        """As ``lane_thread``."""
+        thread = lane_thread()
+        if thread is not None:
+            self._made.add(thread)
+        return thread
+
+    def close(self) -> None:
+        """End them all, each after the jobs that it has."""
+        for thread in self._made:
+            thread.end()
 
 
 _spawned: set[asyncio.Task[None]] = set()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,7 +61,7 @@ from ..folder.restore_folder import finish_restore
 from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
 from ..kernel.contexts import owned_context
-from ..kernel.event_loop import event_source, lane_thread, running_trio
+from ..kernel.event_loop import LaneThreads, event_source, running_trio
 from ..kernel.loop_lag import LoopLag
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 from ..kernel.supervision import RestartPolicy
@@ -251,11 +251,11 @@ async def open_store(
         Unsupported: The bucket's service has no conditional puts.
         InvalidArgument: An argument is out of its range.
     """
-    location = shared_location(path)
-    config = StoreConfig() if config is None else config
+    location, config = shared_location(path), StoreConfig() if config is None else config
     _check_arguments(config, containers, span, adopt=adopt, take_over=take_over, recover=recover_from_lts)
     _check_storage(storage, recover_from_lts=recover_from_lts)
-    world, files = world or system_world(), files or LocalFiles(make_thread=lane_thread)
+    threads = LaneThreads()
+    world, files = world or system_world(), files or LocalFiles(make_thread=threads.make)
     opener: StoreOpener | SharedOpener
     if location is not None:
         from . import shared  # not above: it opens stores as well
@@ -274,8 +274,9 @@ async def open_store(
             world=world,
             files=files,
         )
-    async with opener.store(containers) as store:
-        yield store
+    with closing(threads):
+        async with opener.store(containers) as store:
+            yield store
 
 
 def _checked_folder(path: object, config: StoreConfig) -> StoreFolder:

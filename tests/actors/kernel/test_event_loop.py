@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from tierlog.actors.kernel import event_loop
-from tierlog.actors.kernel.event_loop import event_source, lane_thread
+from tierlog.actors.kernel.event_loop import LaneThreads, event_source, lane_thread
 from tierlog.actors.kernel.event_source import Answer
 from tierlog.actors.kernel.reply import Reply
 
@@ -92,6 +92,26 @@ async def test_a_thread_that_has_nothing_to_do_ends_and_the_next_job_has_another
     second = await run(threading.current_thread)
     assert second is not first
     assert second.daemon
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_thread_that_is_to_end_does_its_jobs_first_and_a_later_job_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "_IDLE", 3600)
+    threads, may_go = LaneThreads(), threading.Event()
+    run = threads.make()
+    assert run is not None
+
+    jobs = [run(may_go.wait), run(threading.current_thread)]
+    threads.close()
+    may_go.set()
+    await jobs[0]
+    first = await jobs[1]
+    await anyio.to_thread.run_sync(first.join)
+    assert await run(threading.current_thread) is not first
+    threads.close()
+    threads.close()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -16,8 +17,10 @@ from simulation.mutants.programs import rerouted
 
 from support.command_line import in_this_process
 from support.crash_world import FOLDER, Ending, Limits, live_and_end, opened
+from support.patience import scaled
 from support.stores import KIB, config
 from tierlog import open_store
+from tierlog.actors.kernel import event_loop
 from tierlog.actors.settings.configuration import StorageConfig, StoreConfig, WalConfig, WriterConfig
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.files import IoCall, Program, Read, Sync
@@ -55,6 +58,27 @@ async def test_neither_log_files_nor_elements_add_up() -> None:
     assert max(calls[30:]) <= max(calls[:30]) + 8
     async with opened(SimulatedFiles(disk), 99, PATIENT) as store:
         assert await store.read("a/s", 0, 100) == bytes(range(60))
+
+
+async def test_the_lane_threads_of_a_store_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    """And not after a pause, in which those of many openings would add up."""
+
+    def lanes() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "tierlog lane"}
+
+    monkeypatch.setattr(event_loop, "_IDLE", 3600)
+    before = lanes()
+    async with open_store(tmp_path / "data", containers=1, config=config()) as store:
+        await store.create_segment("a/s")
+        await store.append("a/s", b"x")
+        while_open = lanes() - before
+        assert (while_open == set()) == (anyio_backend_name == "trio")
+    with anyio.fail_after(scaled(10)):
+        for thread in while_open:
+            await anyio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
+    assert lanes() <= before
 
 
 async def live_until(disk: SimulatedDisk, process: int, syncs: int) -> bool:
