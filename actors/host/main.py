@@ -250,9 +250,16 @@ class HostService:
             except BaseExceptionGroup as error:
                 # Whoever started it gets one line, which a group would begin with "unhandled errors".
                 raise first_leaf(error) from None
-        _log.info("host_ended")
+        if not self._is_refused:
+            _log.info("host_ended")
         if self._is_joined and self._supervised is not None and self._supervised.refusal:
             raise InvalidArgument(self._supervised.refusal)
+
+    @property
+    def _is_refused(self) -> bool:
+        """It joins, was never welcome, and so has nothing to end: its error says all."""
+        link = self._supervised
+        return self._is_joined and link is not None and bool(link.refusal) and not link.welcomed.is_set()
 
     @property
     def _is_joined(self) -> bool:
@@ -358,7 +365,8 @@ class HostService:
 
     def _drain(self, reason: str) -> None:
         if not self._draining.is_set():
-            _log.info("draining", reason=reason)
+            if not self._is_refused:
+                _log.info("draining", reason=reason)
             self._draining.set()
             # It may wait for a bucket for as long as that is away.
             if self._runtime is None and self._opening is not None:

@@ -121,7 +121,8 @@ class GracefulEnd:
         report = EndReport(self._seconds, left)
         for each in left:
             _log.warning("ended_unflushed", **attrs.asdict(each))
-        if not left:
+        # A host that never had a container has nothing to say.
+        if self._containers and not left:
             _log.info("ended_flushed", containers=len(self._containers), seconds=round(report.seconds, 3))
         return report
 

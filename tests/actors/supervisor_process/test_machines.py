@@ -269,6 +269,7 @@ def test_v11_a_second_host_with_a_living_hosts_id_ends_with_an_error(machines: M
         supervisor.settle_on("a")
         with machines.host("a", "127.0.0.4") as second:
             assert second.wait() == 1
+            assert all(event not in second.log for event in ("draining", "ended_flushed", "host_ended"))
             last = second.log.splitlines()[-1]
             assert f"error: process {first.pid} on " in last
             assert "is a now, and alive: choose another --id, or stop that one" in last
