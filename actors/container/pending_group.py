@@ -67,23 +67,20 @@ class Group(PayloadBuilder):
             if len(replies) == SLICE:
                 yield
 
-        # Most groups have neither of these.
-        if self.reads:
-            for reads in in_slices(self.reads):
-                for reply, value in reads:
-                    reply.resolve(value)
-                if len(reads) == SLICE:
-                    yield
+        for reads in in_slices(self.reads):
+            for reply, value in reads:
+                reply.resolve(value)
+            if len(reads) == SLICE:
+                yield
 
         for reply, value in self.group_answers:
             reply.resolve((number, value))
 
-        if self.errors:
-            for errors in in_slices(self.errors):
-                for reply, error in errors:
-                    reply.fail(error)
-                if len(errors) == SLICE:
-                    yield
+        for errors in in_slices(self.errors):
+            for reply, error in errors:
+                reply.fail(error)
+            if len(errors) == SLICE:
+                yield
 
     def refuse(self, error: TierlogError) -> None:
         """Answer all with ``error``. For a group without operations."""

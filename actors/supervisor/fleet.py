@@ -162,7 +162,7 @@ class Fleet:
                 continue
             # The answer to an order to close was lost with the earlier connection.
             is_closed = assignment.phase is AssignmentPhase.CLOSING
-            (self._placement.release if is_closed else self._placement.lose)(assignment, now)
+            self._placement.lose(assignment, now, closed=is_closed)
         closes = [
             CloseContainer(host_id, index, 0)
             for index, epoch in sorted(served.items())
@@ -490,7 +490,7 @@ class Fleet:
         """Its containers need another host, whatever it still believes about them. ``ordered``: it ended
         because it was ordered to exit, and closed them."""
         for assignment in self.assignments.held(host.id):
-            (self._placement.release if ordered else self._placement.lose)(assignment, now)
+            self._placement.lose(assignment, now, closed=ordered)
             if assignment.crashes >= self.options.crashes_max:
                 assignment.reason = f"its host exited {assignment.crashes} times in a row while it opened"
                 assignment.step(AssignmentEvent.CRASHED_HOSTS, now)

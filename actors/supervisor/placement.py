@@ -55,18 +55,17 @@ class Placement:
             if host.accepts_containers and (host.joined or not self.stopping)
         ]
 
-    def release(self, assignment: Assignment, now: float) -> None:
-        """Its host ended by order, and closed it: no failover (rule V10)."""
-        assignment.step(AssignmentEvent.HOST_LOST, now, "")
+    def lose(self, assignment: Assignment, now: float, *, closed: bool = False) -> None:
+        """Its host is lost. It is opened elsewhere at once, unless that happened too often lately.
 
-    def lose(self, assignment: Assignment, now: float) -> None:
-        """Its host is lost. It is opened elsewhere at once, unless that happened too often lately."""
-        assignment.failovers = [*(at for at in assignment.failovers if at > now - MINUTE), now]
-        assignment.due = (
-            now if len(assignment.failovers) <= self._failovers_max else assignment.failovers[0] + MINUTE
-        )
+        ``closed``: the host closed it by order, which is no failover (rule V10)."""
+        if not closed:
+            assignment.failovers = [*(at for at in assignment.failovers if at > now - MINUTE), now]
+            assignment.due = (
+                now if len(assignment.failovers) <= self._failovers_max else assignment.failovers[0] + MINUTE
+            )
+            self.failovers += 1
         assignment.step(AssignmentEvent.HOST_LOST, now, "")
-        self.failovers += 1
 
     def pin(self, assignment: Assignment, host_id: str) -> None:
         """An operator chose the host; empty: the placement chooses again."""
