@@ -58,24 +58,25 @@ class Watchdog:
 
 
 def report(test: str, seconds: float) -> str:
-    """The stack of each thread, and where each task waits."""
+    """The stack of each thread, and where each task stands."""
     threads = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     lines = [f"\n{test} reached its time limit of {seconds:.0f} s\n"]
     for ident, frame in frames.items():
         lines += [f"thread {threads.get(ident, ident)}:\n", *traceback.format_stack(frame)]
-    lines += [f"task: {' < '.join(calls)}\n" for calls in waiting_tasks()]
+    lines += [f"task: {' < '.join(calls)}\n" for calls in tasks()]
     return "".join(lines)
 
 
-def waiting_tasks() -> Iterator[list[str]]:
-    """Of each suspended coroutine that no other one awaits, where it and those that it awaits stand, the
-    innermost first. Of any event loop, in any thread."""
-    suspended = [each for each in gc.get_objects() if isinstance(each, CoroutineType) and each.cr_frame]
-    awaited = {id(each.cr_await) for each in suspended}
-    for each in suspended:
-        if id(each) not in awaited and each.cr_suspended:
+def tasks() -> Iterator[list[str]]:
+    """Of each coroutine that has begun and that no other one awaits, where it and those that it awaits stand,
+    the innermost first. Of any event loop, in any thread. One that runs is listed apart from what awaits it:
+    it polls for what never comes."""
+    begun = [each for each in gc.get_objects() if isinstance(each, CoroutineType) and each.cr_frame]
+    awaited = {id(each.cr_await) for each in begun}
+    for each in begun:
+        if id(each) not in awaited and (each.cr_suspended or each.cr_running):
             yield [_position(frame) for frame in reversed(list(_frames(each)))]
 
 

@@ -48,6 +48,13 @@ async def test_it_names_the_test_and_where_each_task_waits() -> None:
     )
 
 
+@pytest.mark.anyio
+async def test_it_shows_a_task_that_runs() -> None:
+    text = report("tests/test_x.py::test_y", 60)
+
+    assert re.search(r"task: .*test_it_shows_a_task_that_runs \(test_watchdog.py:\d+\)", text)
+
+
 def test_it_shows_the_stack_of_each_other_thread() -> None:
     begun, go_on = threading.Event(), threading.Event()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ import pytest
 
 from support.bad_requests import bad_requests
 from support.fake_hosts import FakeHostsSupervisor
-from support.http_server import everything, serving, until
+from support.http_server import everything, open_sockets, serving, until
+from support.patience import scaled
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import context_of
 from tierlog.actors.gateway.server.connection import HttpConnection
@@ -68,13 +68,16 @@ async def _refuses_all(port: int, server: ServerContext, count: int) -> None:
     await _is_idle(server)
     gc.collect()
     # An error that an earlier test raised from its parameters keeps its connection.
-    tasks, descriptors, connections = len(asyncio.all_tasks()), _descriptors(), _connections()
+    tasks, connections = len(asyncio.all_tasks()), _connections()
     resident = _resident_bytes()
 
     await _send_all(port, bad_requests(2, count))
 
     await _is_idle(server)
-    await until(lambda: len(asyncio.all_tasks()) <= tasks and _descriptors() <= descriptors)
+    with anyio.move_on_after(scaled(30)):
+        await until(lambda: len(asyncio.all_tasks()) <= tasks and open_sockets(port) <= 1)
+    assert len(asyncio.all_tasks()) <= tasks
+    assert open_sockets(port) <= 1  # the listener
     gc.collect()
     assert _connections() <= connections
     assert _resident_bytes() - resident < RSS_MAX
@@ -132,10 +135,6 @@ def _is_problem(head: bytes, body: bytes) -> bool:
 
 async def _is_idle(server: ServerContext) -> None:
     await until(lambda: not server._in_flight and not server._in_flight_bytes)
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def _resident_bytes() -> int:
