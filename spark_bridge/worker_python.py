@@ -1,7 +1,7 @@
 """``tierlog-spark-python``: the Python of its environment, as the program for Spark's ``PYSPARK_PYTHON``.
 
 Spark puts its own ``pyspark.zip`` in front of PYTHONPATH. The archive has no compiled code, so each Python
-process that Spark starts compiles PySpark again: half a second of a core, five times one after the other
+process that Spark starts compiles PySpark again: half a second of a core, three times one after the other
 before the first rows of an application are written. Where the environment has the same version installed,
 with compiled code, the archive is left out. Anything else of PYTHONPATH stays, and so does an archive of
 another version."""

@@ -10,12 +10,12 @@ them (``closures.py``). So every image in the run agrees with its record."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...journal.manifest.element import CONSISTENT
+from ...journal.manifest.element import CONSISTENT, HELD_MAX
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.sharded_dict import ShardedDict
 from ...storage_backends.sorted_runs.memtable import SLICE_KEYS
@@ -51,7 +51,8 @@ class CycleCut:
         """The sequence of the newest operation before it."""
         self.end = 0
         """The sequence at the end of the cycle; 0 before that."""
-        self._held: AscendingIds | None = None
+        self._held: Collection[int] | None = None
+        self._published_held = AscendingIds()
         self._unreached: Iterable[int] = ()
         self._created: dict[int, None] = {}
         """Segments that were created after the cut."""
@@ -68,7 +69,7 @@ class CycleCut:
         state.cut = self
 
     @property
-    def held(self) -> AscendingIds:
+    def held(self) -> Collection[int]:
         """The ids of the segments that are held back, once ``hold_back`` has decided."""
         if self._held is None:
             raise RuntimeError("a cycle is published before its flushes have ended (rule F10)")
@@ -135,10 +136,11 @@ class CycleCut:
                 roots.append([sid for sid in part if sid in self._created])
                 yield
         if any(roots):
-            held = yield from closures.closure(chain.from_iterable(roots), self.end)
-            self._held = yield from _in_order(held)
+            self._held = yield from closures.closure(chain.from_iterable(roots), self.end)
+            if len(self._held) <= HELD_MAX:  # nothing is published of a cycle with more
+                self._published_held = yield from _in_order(self._held)
         else:
-            self._held = AscendingIds()
+            self._held = ()
 
     def close(self) -> None:
         """Nothing more is saved."""
@@ -155,7 +157,7 @@ class CycleCut:
 
     def published(self, runs: Sequence[RunEntry], before: RunList) -> RunList:
         """The run list once the cycle is published with these ``runs``."""
-        return before.published(runs, CONSISTENT, self.cut, self.end, self.held)
+        return before.published(runs, CONSISTENT, self.cut, self.end, self._published_held)
 
     def __contains__(self, sid: object) -> bool:
         """Whether the segment is to be published."""

@@ -559,7 +559,8 @@ class StorageWriter:
             return is_wanted
 
         # F5: the store's own operations need no element: an idle store creates none. M12: there may be room
-        # for unpublished rows now. What is due takes them along.
+        # for unpublished rows now. What is due takes them along. F10: an earlier cycle may have flushed what
+        # was late, while another one was being published.
         changed = progressed or self._source.client_sequence > self._publisher.newest_cut
         return changed or is_wanted or self._source.refuses_rows or len(cut.held) < len(self._source.held)
 

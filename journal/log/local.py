@@ -494,8 +494,8 @@ class LocalLog(DurableDataLog):
 
     def room_error(self) -> StorageFull:
         return StorageFull(
-            f"{self._context.layout.folder}: {self._gauge.shortage()}: free space on that disk, or truncate "
-            f"or delete segments, whose chunks are deleted after gc.delay (60 s by default)"
+            f"{self._context.layout.folder}: {self._gauge.shortage()}: free space on that disk. Where it has "
+            f"the chunks too, truncate or delete segments: their chunks are deleted after gc.delay"
         )
 
     def has_reserve(self, size: int) -> bool:

@@ -309,8 +309,8 @@ class SpaceGauge:
         return (
             f"{self._free} bytes are free, and appends need {low} bytes (wal.low_water) and the log's reserve"
             if self._open
-            else f"{self._free} bytes are free; {low} bytes (wal.low_water) and the log's reserve were not, "
-            f"and appends go on when {2 * low} bytes (twice wal.low_water) and the reserve are"
+            else f"appends stop below {low} bytes (wal.low_water) besides the log's reserve, and go on at "
+            f"{2 * low}; {self._free} are free"
         )
 
     def spend(self, size: int) -> None:

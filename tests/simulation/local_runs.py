@@ -166,6 +166,15 @@ def left_over_copies(containers: Sequence[Container]) -> list[str]:
     return left
 
 
+def held_back(containers: Sequence[Container]) -> list[str]:
+    """Segments whose rows in long-term storage are those of an earlier cycle."""
+    return [
+        f"segment {sid:x} of container {container.index}"
+        for container in containers
+        for sid in container.state.manifest.runs.held
+    ]
+
+
 def _used(container: Container) -> set[str]:
     """The copies of runs that count, and of those that a merge under way reads, or has written."""
     manifest, table_runs = container.state.manifest, container._components.table_runs

@@ -10,7 +10,8 @@ is raised. A run whose calls in doubt have too many possible orders ends there, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from random import Random
 
 import anyio
@@ -30,7 +31,7 @@ from .ledger_invariants import check_ledgers
 from .legacy import lay
 from .legacy_invariants import LegacyFilesLeft
 from .linearize import Violation
-from .local_runs import check_copies, left_over_copies, may_leave_copies
+from .local_runs import check_copies, held_back, left_over_copies, may_leave_copies
 from .loop import Deadlock, Rounds, run_virtual
 from .lts_alone import CutNotes, check_alone
 from .model_calls import Append
@@ -52,7 +53,7 @@ from .view import SegmentView, TornObservation, View
 from .world import Site
 
 COLLECT_SECONDS = 120.0
-COPIES_SECONDS = 120.0
+WHOLE_SECONDS = 120.0
 IDLE_SECONDS = 600.0
 SETTLE_SECONDS = 5.0
 SHORT_LEASE = 30.0
@@ -232,8 +233,7 @@ class _Run:
     async def _to_the_end(self) -> None:
         """The last owner ends in some way; one more recovers, and everything must hold."""
         await self._observe()
-        if not may_leave_copies(self._plan):
-            await self._wait_for_copies()
+        await self._wait_until_whole()
         if Random(f"flush {self._plan.seed}").random() < 0.5:
             await self._flush_once_more()
         await self._nemesis.replace(Random(f"end {self._plan.seed}"))
@@ -261,14 +261,24 @@ class _Run:
         await check_ledgers(self._site, await self._run.serving())
         await self._nemesis.close()
 
-    async def _wait_for_copies(self) -> None:
-        """Merges under way end, and leave no file that nothing needs."""
-        process, end = await self._run.serving(), trio.current_time() + COPIES_SECONDS
-        while left := left_over_copies(process.containers()):
+    async def _wait_until_whole(self) -> None:
+        """Merges under way end, and leave no file that nothing needs. What a slow flush held back is
+        published, though nobody asks for it (F5, F10)."""
+        process = await self._run.serving()
+        if not may_leave_copies(self._plan):
+            await self._wait_for_none(
+                partial(left_over_copies, process.containers()), "failed runs leave no local copies"
+            )
+        if not self._run.may_meet_damage(process):
+            await self._wait_for_none(
+                partial(held_back, process.containers()), "nothing is held back once all is well"
+            )
+
+    async def _wait_for_none(self, find: Callable[[], list[str]], promise: str) -> None:
+        end = trio.current_time() + WHOLE_SECONDS
+        while left := find():
             if trio.current_time() > end:
-                raise Broken(
-                    f"it does not hold that failed runs leave no local copies\nleft over: {', '.join(left)}"
-                )
+                raise Broken(f"it does not hold that {promise}\nleft over: {', '.join(left)}")
             await trio.sleep(1.0)
 
     async def _flush_once_more(self) -> None:

@@ -112,6 +112,22 @@ async def test_f7_a_requested_flush_returns_once_the_late_segment_is_flushed() -
         assert [op.full for op in world.logged if isinstance(op, CycleComplete)] == [True]
 
 
+async def test_f5_fewer_segments_held_back_are_news() -> None:
+    """The late segment is flushed while the element that holds it back is still being published."""
+    async with running() as (world, writer):
+        world.parts.create("slow", "other")
+        world.parts.do(append("slow", b"x"), append("other", b"y"))
+        write_times(world, {"slow": 20.0})
+        world.publish_pause = 40.0
+        writer.request_cycle()
+        await anyio.sleep(45)
+        assert list(world.held) == [world.parts.segment("slow").sid]
+
+        await anyio.sleep(300)
+        assert list(world.held) == []
+        assert len(world.published_cuts) == 2
+
+
 @attrs.define(eq=False)
 class LogHangs(FlushWorld):
     """What is logged is applied, and not durable before the event is set."""
