@@ -53,6 +53,8 @@ class Appender:
         """Batches are begun soon."""
         self._due = events.new()
         self._flights: dict[SessionFlight, None] = {}
+        self._held: list[tuple[Batch, BatchResult]] = []
+        """Batches with appends that are sent again after a pause, which begins soon."""
         self._has_ended = False
         self._room_waiters: dict[int, deque[anyio.Event]] = {}
         """Callers that wait for room, in order, by container."""
@@ -210,11 +212,15 @@ class Appender:
 
     async def send(self) -> None:
         """Begin batches when there is something to send. Runs as long as the client: a caller that is
-        cancelled must not take a batch with it."""
+        cancelled must not take a batch with it. Tasks are started here only: answers are callbacks of the
+        event loop, outside of any task, where anyio may not know its backend."""
         while True:
             await self._due.wait()
             self._due = self._events.new()
             self._is_sending = False
+            for batch, result in self._held:
+                self._tasks.start_soon(self._pause, batch, result)
+            self._held.clear()
             self._start_batches()
 
     def _start_batches(self) -> None:
@@ -263,7 +269,8 @@ class Appender:
         outcomes = interpret(call, answer)
         result = self._coalescer.complete(batch, outcomes, self._context.clock())
         if result.held:
-            self._tasks.start_soon(self._pause, batch, result)
+            self._held.append((batch, result))
+            self._send_soon()
         self._free(result.free)
 
     async def _pause(self, batch: Batch, result: BatchResult) -> None:

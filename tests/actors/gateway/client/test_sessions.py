@@ -3,6 +3,7 @@ plain HTTP where there is none."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import struct
@@ -10,6 +11,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -17,10 +19,10 @@ import pytest
 
 import tierlog
 from support.frame_relay import CloseHalf, Cut, Fault, FrameRelay, Passing, whole
-from support.http_server import until
+from support.http_server import Wrapped, serving, until
 from support.scripted_server import Received, json_answer, scripted
 from support.service import service
-from tierlog import OutcomeUnknown, Unavailable
+from tierlog import BatchItem, OutcomeUnknown, Throttled, Unavailable
 from tierlog.actors.gateway.client import sessions
 from tierlog.actors.gateway.client.requests import Request
 from tierlog.actors.gateway.client.session import LARGE_BYTES, PLACED_MAX, STREAM_WINDOW, ClientSession
@@ -542,3 +544,23 @@ def test_n6_ctrl_c_ends_its_call_and_not_the_session(relay: FrameRelay, name: st
 def _interrupting(passing: Passing) -> list[bytes]:
     os.kill(os.getpid(), signal.SIGINT)
     return [passing.data]
+
+
+def test_under_asyncio_run_a_refused_append_is_sent_again(tmp_path: Path) -> None:
+    """The answer arrives in a callback of the loop, where anyio does not know asyncio unless it runs it."""
+    refusals = [Throttled("slow down")]
+
+    async def main() -> int | None:
+        async def append_each(items: list[BatchItem]) -> list[Any]:
+            return [refusals.pop()] if refusals else await store.append_each(items)
+
+        async with (
+            tierlog.open_store(tmp_path / "data", containers=1) as store,
+            serving(Wrapped(store, append_each=append_each)) as served,
+            tierlog.connect(f"http://127.0.0.1:{served.port}") as client,
+        ):
+            await client.create_segment("s")
+            return await client.append("s", b"x")
+
+    assert asyncio.run(main()) == 0
+    assert refusals == []
