@@ -41,8 +41,12 @@ def folder_of(element: Element) -> Fingerprint:
 
 def named_place(location: str) -> str:
     """As a command takes it: without the host that elements have in front."""
-    is_named = location.startswith(("s3://", "bookkeeper://"))
-    return (location if is_named else location.partition(":")[2]).rstrip("/")
+    return (location if _is_shared(location) else location.partition(":")[2]).rstrip("/")
+
+
+def _is_shared(location: str) -> bool:
+    """Whether all machines reach the place: it is a bucket or in BookKeeper."""
+    return location.startswith(("s3://", "bookkeeper://"))
 
 
 def place_of_owner(location: str) -> str:
@@ -214,7 +218,11 @@ def refuse_migrated(
             f". The move is not complete: `{again} --confirm`, {chunks} goes on with it, and "
             f"`tierlog migrate {old} --undo` gives it up"
         )
-    raise StoreMismatch(f"container {container} was moved to {there.shown}: open the store there{remedy}")
+    raise _moved(container, there, remedy)
+
+
+def _moved(container: int, there: Fingerprint, remedy: str = "") -> StoreMismatch:
+    return StoreMismatch(f"container {container} was moved to {there.shown}: open the store there{remedy}")
 
 
 async def refuse_moved(
@@ -229,6 +237,20 @@ async def refuse_moved(
         before = await read_element(chunks, container, newest.element.predecessor.n)
         is_decided = decides(newest.element, before.element)
     refuse_migrated(newest.element, container, place, is_decided=is_decided)
+
+
+async def refuse_older_log(chunks: ChunkStorage, container: int, known: Known) -> None:
+    """Raises ``StoreMismatch`` if the chain in ``chunks`` shows that the container goes on at another place,
+    although the log of a data folder, which knows ``known``, is from before that move (rule E2)."""
+    newest = await read_newest(chunks, container, await list_elements(chunks, container))
+    await refuse_moved(chunks, container, newest)
+    if newest is None or decide(known, newest.position) is not Step.FOREIGN:
+        return
+
+    # E4: the chunks stayed, and so did the chain.
+    there = folder_of(newest.element)
+    if _is_shared(there.location):
+        raise _moved(container, there)
 
 
 def decides(element: Element, before: Element) -> bool:

@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import attrs
@@ -38,7 +38,7 @@ from ...storage_backends.sorted_runs.block_cache import BlockCache
 from ...storage_backends.sorted_runs.local_copies import ForeignCopies
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..container.cold_segments import ColdSegments
-from ..container.listed_chain import list_chain, lost_log, refuse_migrated
+from ..container.listed_chain import list_chain, lost_log, refuse_migrated, refuse_older_log
 from ..container.local_disk import run_folder
 from ..container.metadata_store import LoggedMetadataStore
 from ..container.publish import Publisher
@@ -135,6 +135,21 @@ def _fingerprint(folder: str) -> Program[_LogFingerprint]:
     return _LogFingerprint(files, noted)
 
 
+@attrs.define(eq=False)
+class _Look:
+    """How all containers of a view look whether the store was moved."""
+
+    seconds: float = 5.0
+    """Long-term storage that takes longer is not waited for."""
+
+    async def refuse_older_log(self, chunks: ChunkStorage, snapshot: LogSnapshot) -> None:
+        known = snapshot.state.manifest.known
+        with suppress(Unavailable, DataCorruption), anyio.move_on_after(self.seconds) as scope:
+            await refuse_older_log(chunks, snapshot.state.container, known)
+        if scope.cancelled_caught:
+            self.seconds = 0.0  # nor by the next one
+
+
 class ContainerView:
     """One container's snapshot, taken when it is first needed and again when its log files changed."""
 
@@ -146,9 +161,11 @@ class ContainerView:
         make_log: Callable[[], DurableDataLog],
         chunks: ChunkStorage,
         store: bytes,
+        look: _Look,
     ) -> None:
         self.index = index
         self._store = store
+        self._look = look
         self.folder = folder
         self.files = files
         self._make_log = make_log
@@ -165,7 +182,8 @@ class ContainerView:
         return self._seen.files
 
     async def snapshot(self) -> LogSnapshot:
-        """Raises ``StoreMismatch`` if the log is lost (rule R11), and the errors of ``take_snapshot``."""
+        """Raises the errors of ``take_snapshot``, and ``StoreMismatch`` if the log is lost (rule R11) or from
+        before a move of the store (rule E2)."""
         async with self._lock:
             return self._snapshot or await self._take()
 
@@ -209,6 +227,9 @@ class ContainerView:
             snapshot = await self._replay()
             if snapshot.is_empty and listed.newest is not None:
                 raise lost_log(listed, self.index, await self._make_log().find_moved())
+        elif self._snapshot is None:
+            # Later the log says it.
+            await self._look.refuse_older_log(self._chunks, snapshot)
         self._snapshot, self._seen = snapshot, seen
         return snapshot
 
@@ -287,7 +308,7 @@ async def open_reader(
 
     Raises:
         InvalidArgument: There is no store in the folder.
-        StoreMismatch: The folder is of a newer format.
+        StoreMismatch: The folder is of a newer format, or the store was moved to another place.
         DataCorruption: A file is damaged; the error has its name and the offset.
         Unavailable: The files or long-term storage do not answer.
     """
@@ -299,9 +320,7 @@ async def open_reader(
     chunks = make_chunk_reader(location, files, folder, NO_WORLD)
     await chunks.open()
     try:
-        containers = [
-            _container_view(files, folder, identity, index, chunks) for index in range(identity.containers)
-        ]
+        containers = _container_views(files, folder, identity, chunks)
         yield StoreView(folder, identity, containers, chunks, location.shown(folder), fingerprint)
     finally:
         await chunks.close()
@@ -323,9 +342,7 @@ async def open_storage(path: str | os.PathLike[str]) -> AsyncIterator[StoreView]
     try:
         record = await require_store_record(chunks)
         identity = StoreIdentity(record.store, bytes(16), record.containers, 0)
-        containers = [
-            _container_view(files, folder, identity, index, chunks) for index in range(identity.containers)
-        ]
+        containers = _container_views(files, folder, identity, chunks)
         yield StoreView(
             folder, identity, containers, chunks, location.shown(folder), Fingerprint(), has_logs=False
         )
@@ -333,15 +350,16 @@ async def open_storage(path: str | os.PathLike[str]) -> AsyncIterator[StoreView]
         await chunks.close()
 
 
-def _container_view(
-    files: Files, folder: StoreFolder, identity: StoreIdentity, index: int, chunks: ChunkStorage
-) -> ContainerView:
-    logs = log_folder(folder.wal, index)
-    return ContainerView(
-        index,
-        files,
-        logs,
-        lambda: LocalLog(files, logs, identity.container_log_id(index)),
-        chunks,
-        identity.store_id,
-    )
+def _container_views(
+    files: Files, folder: StoreFolder, identity: StoreIdentity, chunks: ChunkStorage
+) -> list[ContainerView]:
+    look = _Look()
+
+    def view(index: int) -> ContainerView:
+        logs = log_folder(folder.wal, index)
+        log_id = identity.container_log_id(index)
+        return ContainerView(
+            index, files, logs, lambda: LocalLog(files, logs, log_id), chunks, identity.store_id, look
+        )
+
+    return [view(index) for index in range(identity.containers)]

@@ -279,11 +279,17 @@ async def test_e2_neither_an_older_log_nor_a_recovery_brings_it_back(site: Site)
     await site.is_refused("old", adopt=True)
 
 
-async def test_e2_a_view_of_the_old_place_is_refused_too(site: Site) -> None:
-    """It would show what is old, without a word."""
+@pytest.mark.parametrize("is_older", [False, True])
+async def test_e2_a_view_of_the_old_place_is_refused_too(site: Site, is_older: bool) -> None:
+    """It would show what is old, without a word; also of logs from before the move."""
+    wal, kept = site.path / "old" / "wal", site.path / "kept"
     async with site.opened("old") as store:
         await filled(store)
+    shutil.copytree(wal, kept)
     await site.move("old", "new")
+    if is_older:
+        shutil.rmtree(wal)
+        shutil.move(kept, wal)
     async with open_reader(site.path / "old") as view:
         with pytest.raises(StoreMismatch, match="was moved to"):
             await view.read("s#0", 0, 10)

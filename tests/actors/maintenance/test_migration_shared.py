@@ -11,7 +11,7 @@ import pytest
 
 from support.ledger_stores import in_memory
 from support.moved_stores import Site, check_moved, end_in_old_place, filled, list_unconfirmed, seen
-from support.s3_server import BUCKET, S3Server
+from support.s3_server import BUCKET, Fault, S3Server
 from tierlog import (
     ConfigError,
     DataCorruption,
@@ -26,6 +26,7 @@ from tierlog.actors.folder.chunk_location import ChunkLocation, encode_location
 from tierlog.actors.maintenance import migration
 from tierlog.actors.maintenance.migration import Migration
 from tierlog.actors.maintenance.migration_places import ChunkPlace
+from tierlog.actors.store.read_only import open_reader
 from tierlog.journal.operations.log_element import LogElement
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 
@@ -93,6 +94,24 @@ async def test_e5_chunks_may_stay_in_their_bucket(bucket: Site) -> None:
         assert await list_unconfirmed(store) == [None, None]
         await store.append("s#0", b"goes on")
         await store.flush()
+
+
+@pytest.mark.extended
+async def test_e2_a_view_of_logs_from_before_a_move_that_left_the_chunks_is_refused(bucket: Site) -> None:
+    """The chain goes on with the new owner. While the bucket does not answer, the logs are shown."""
+    wal, kept = bucket.path / "old" / "wal", bucket.path / "kept"
+    async with bucket.opened("old", config=bucket.with_chunks("bucket-a/lts")) as store:
+        await filled(store)
+    shutil.copytree(wal, kept)
+    await bucket.move("old", "bucket-a")
+    shutil.rmtree(wal)
+    shutil.move(kept, wal)
+    async with open_reader(bucket.path / "old") as view:
+        with pytest.raises(StoreMismatch, match=f"container . was moved to {bucket.where('bucket-a')}"):
+            await view.read("s#0", 0, 10)
+        assert bucket.server is not None
+        bucket.server.fail(Fault("ListObjectsV2", times=1000, refuse=(403, "AccessDenied")))
+        assert await view.read("s#0", 262, 11) == b"not flushed"
 
 
 @pytest.mark.extended

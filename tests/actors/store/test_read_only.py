@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.maintenance.doctor import StoreReport, examine
+from tierlog.actors.store import read_only
 from tierlog.actors.store.read_only import StoreView, open_reader
 from tierlog.journal.manifest.chain import journal_prefix
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
@@ -39,6 +41,7 @@ NAME = "app/events"
 FLUSHED = b"flushed " * 5000
 """Large enough to be a block of its own in the cache."""
 UNFLUSHED = b"only in the log"
+NAMES = [f"s{number}" for number in range(100)]
 
 
 async def make_store(folder: Path) -> None:
@@ -59,6 +62,27 @@ async def make_store(folder: Path) -> None:
 async def report_on(folder: Path, *, deep: bool = False) -> StoreReport:
     async with open_reader(folder) as view:
         return await examine(view, LocalFiles(), deep=deep)
+
+
+async def test_e2_a_view_waits_once_for_long_term_storage_to_say_that_the_store_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs can be read without it."""
+    waits: list[float] = []
+
+    async def hang(*_: object) -> None:
+        waits.append(anyio.current_effective_deadline() - anyio.current_time())
+        await anyio.sleep_forever()
+
+    async with open_store(tmp_path, containers=3) as store:
+        for index in range(3):
+            await store.create_segment(next(n for n in NAMES if store.container_of(n) == index))
+    monkeypatch.setattr(read_only, "refuse_older_log", hang)
+    monkeypatch.setattr(read_only, "_Look", partial(read_only._Look, 0.1))
+    async with open_reader(tmp_path) as view:
+        assert len(await view.list_segments()) == 3
+    assert len(waits) == 3
+    assert sum(wait > 0 for wait in waits) == 1
 
 
 async def test_it_answers_as_the_store_does(tmp_path: Path) -> None:
