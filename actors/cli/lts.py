@@ -74,7 +74,7 @@ def cat(
 
     async def command() -> None:
         async with _viewing(place, config) as view:
-            await write_segment(view, name, offset, size, file)
+            await write_segment(view, name, offset, size, file, place)
 
     execute(command, hints=_HINTS)
 

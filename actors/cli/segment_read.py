@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...storage_backends.base.errors import SegmentNotFound, WrongSegmentKind
+from ...storage_backends.base.errors import InvalidArgument, SegmentNotFound, WrongSegmentKind
 from . import output
 from .options import DEFAULT_DATA, NUMBER_MAX, Data, Json, Name, Service, file_path, number_option
 from .running import NO_HINTS, Hints, execute, reading
@@ -57,15 +57,18 @@ def read(
 
     async def command() -> None:
         async with reading(data, url) as view:
-            await write_segment(view, name, offset, size, file)
+            await write_segment(view, name, offset, size, file, "" if url else os.fspath(data))
 
     execute(command)
 
 
 async def write_segment(
-    view: Readable, name: str, offset: int | None, size: int | None, file: Path | None
+    view: Readable, name: str, offset: int | None, size: int | None, file: Path | None, place: str
 ) -> None:
-    """Write the segment's bytes, up to the tail as it is now, to ``file`` or stdout."""
+    """Write the segment's bytes, up to the tail as it is now, to ``file`` or stdout. Raises
+    ``InvalidArgument`` for a file of the store itself, which is in ``place``, unless a service has it."""
+    if place and file is not None:
+        _check_output(file, (place, *(f"{place}/{part}" for part in ("wal", "lts"))))
     info = await view.segment_info(name)
     if info.is_table:
         raise WrongSegmentKind.of(name, is_table=True)
@@ -249,6 +252,14 @@ def _described(info: SegmentInfo) -> tuple[Any, ...]:
     state = "sealed" if info.sealed else "open"
     shown = f"{state} table" if info.is_table else state
     return info.length, info.start_offset, info.flushed_length, shown, info.name
+
+
+def _check_output(file: Path, folders: Sequence[str]) -> None:
+    """``folders`` may be links."""
+    target = Path(os.path.realpath(file))
+    for folder in folders:
+        if target.is_relative_to(os.path.realpath(folder)):
+            raise InvalidArgument(f"--output {file} is in {folder}, the store's own folder: name another one")
 
 
 @contextmanager

@@ -72,6 +72,32 @@ def test_a_failed_read_leaves_the_output_file_alone(run: Run, folder: Path, tmp_
     assert (tmp_path / "precious").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("command", [("segment", "read"), ("lts", "cat")])
+@pytest.mark.parametrize("link", ["", "lts", "wal"])
+def test_no_file_of_the_store_is_overwritten(
+    run: Run, folder: Path, tmp_path: Path, command: tuple[str, str], link: str
+) -> None:
+    """Also if its folder is a link, or if the file is named by one."""
+    make_store(folder)
+    if link:
+        (folder / link).rename(tmp_path / "elsewhere")
+        (folder / link).symlink_to(tmp_path / "elsewhere")
+    inside = [path for path in folder.glob("*/**/*") if path.is_file()]
+    inside += [path for path in tmp_path.glob("elsewhere/**/*") if path.is_file()]
+    (tmp_path / "alias").symlink_to(folder)
+    before = {path: path.read_bytes() for path in inside}
+    arguments = (command[0], command[1], NAME) if command[0] == "segment" else (*command, str(folder), NAME)
+
+    for path in [*inside, folder / "new", tmp_path / "alias" / "lts" / "new"]:
+        refused = run(*arguments, "--output", str(path))
+
+        assert (refused.code, refused.out) == (1, "")
+        assert is_one_line(refused.err)
+        assert "the store's own folder: name another one" in refused.err
+    assert before == {path: path.read_bytes() for path in inside}
+    assert not (folder / "new").exists()
+
+
 def test_info_and_ls_print_json_too(run: Run, folder: Path) -> None:
     make_store(folder)
     expected = {
