@@ -66,7 +66,8 @@ class Moment(NamedTuple):
 class _Seen:
     """Another holder's lease."""
 
-    version: str
+    record: Record
+    """Whole: one that was removed and put again (D4) may have the same version."""
     since: float
     duration_ms: int
 
@@ -181,9 +182,9 @@ class ObjectCoordination(Coordination):
         if not lease.held:
             return
         now, seen = self.now().monotonic, self._seen.get(name)
-        is_renewed = seen is not None and seen.version != found.version
+        is_renewed = seen is not None and seen.record != found
         if seen is None or is_renewed:
-            seen = self._seen[name] = _Seen(found.version, now, lease.duration_ms)
+            seen = self._seen[name] = _Seen(found, now, lease.duration_ms)
         duration = lease.duration_ms / 1000
         if now < seen.since + OBSERVED * duration:
             raise LeaseHeld(

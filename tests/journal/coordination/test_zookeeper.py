@@ -93,6 +93,26 @@ def test_d8_a_lease_that_a_lagging_server_shows_as_not_renewed_is_not_taken() ->
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+def test_d3_a_lease_that_its_holder_puts_again_after_it_was_removed_has_been_renewed() -> None:
+    """Each time it has the version of the first put again."""
+
+    async def body() -> None:
+        cluster = Cluster()
+        lease = await on(MemoryLedgers(cluster)).take_lease(SUPERVISOR, "first", 10.0)
+        observer, versions = on(MemoryLedgers(cluster)), set[int]()
+        for _ in range(3):
+            versions.add(cluster.records["/stores/first/leases/supervisor"].version)
+            with pytest.raises(LeaseHeld):
+                await observer.take_lease(SUPERVISOR, "second", 10.0)
+            await trio.sleep(8.0)
+            del cluster.records["/stores/first/leases/supervisor"]
+            await lease.renew(trio.lowlevel.checkpoint)
+            assert lease.is_held()
+        assert versions == {0}
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 @pytest.mark.anyio
 async def test_d8_the_end_of_a_session_ends_no_lease() -> None:
     """It is the sidecar's, whose process may be well; and one that stands still may have a sidecar that is
