@@ -14,6 +14,7 @@ import aiohttp
 import attrs
 from botocore import exceptions as boto
 
+from ..base.connection_reason import connection_reason
 from ..base.errors import (
     ChunkExists,
     ChunkNotFound,
@@ -136,8 +137,8 @@ def mapped(error: Exception, request: RequestInfo) -> TierlogError:
     # carried the request.
     if _never_sent(error):
         return Unavailable(
-            f"{request.endpoint} cannot be reached: {error}; check that it runs, and that its address is "
-            f"right: `endpoint` of [s3] in the configuration, or AWS_ENDPOINT_URL_S3"
+            f"{request.endpoint} cannot be reached: {connection_reason(error)}; check that it runs, and that "
+            f"its address is right: `endpoint` of [s3] in the configuration, or AWS_ENDPOINT_URL_S3"
         )
 
     message = f"no valid answer to {request.operation} on {request.url} from {request.endpoint}"

@@ -111,8 +111,8 @@ def nobody_answers(reasons: Mapping[str, str]) -> Unavailable:
     if len(reasons) == 1:
         [(url, reason)] = reasons.items()
         return Unavailable(
-            f"no tierlog server answers at {url}: {reason}; check the URL, and that `tierlog serve` runs "
-            "there"
+            f"no tierlog server answers at {url}: {_alone(url, reason)}; check the URL, and that `tierlog "
+            "serve` runs there"
         )
 
     return Unavailable(
@@ -136,11 +136,13 @@ def no_supervisor(hosts: Sequence[str], reasons: Mapping[str, str]) -> Unavailab
 
 def listed(reasons: Mapping[str, str]) -> str:
     """Each address with its reason, cut where they become too long."""
-    # Most reasons begin with the request, which has the URL.
-    parts = (
-        f"{url} ({_short(reason.rpartition(f'{url}/v1/containers: ')[2])})" for url, reason in reasons.items()
-    )
+    parts = (f"{url} ({_short(_alone(url, reason))})" for url, reason in reasons.items())
     return _cut("; ".join(parts), _REASONS_MAX)
+
+
+def _alone(url: str, reason: str) -> str:
+    """Without the request that a client began with, which has the URL."""
+    return reason.rpartition(f"{url}/v1/containers: ")[2]
 
 
 def _short(reason: str) -> str:

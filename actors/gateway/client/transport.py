@@ -10,9 +10,6 @@ sends itself."""
 
 from __future__ import annotations
 
-import os
-import socket
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Self
@@ -21,6 +18,7 @@ import anyio
 import anyio.lowlevel
 import httpx
 
+from ....storage_backends.base.connection_reason import connection_reason
 from ...kernel.lost_sockets import lost_sockets
 from ...telemetry.tracing import Tracing
 from .attempts import Send
@@ -107,24 +105,11 @@ def describe(url: str, error: Exception, connect: float = CONNECT_SECONDS) -> st
     that there were for connecting."""
     if isinstance(error, httpx.ConnectTimeout):
         return _late(connect)
-    return f"{_reason(error)}{_scheme_advice(url, error)}"
+    return f"{connection_reason(error)}{_scheme_advice(url, error)}"
 
 
 def _late(seconds: float) -> str:
     return f"no connection within {seconds:.3g} s"
-
-
-def _reason(error: Exception) -> str:
-    """In the system's own words, such as "Connection refused", which the libraries hide in a cause."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, socket.gaierror) and cause.strerror:
-            return cause.strerror
-        # Of TLS the numbers are other ones.
-        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
-            return os.strerror(cause.errno)
-        cause = cause.__cause__ or cause.__context__
-    return str(error) or type(error).__name__
 
 
 def _scheme_advice(url: str, error: Exception) -> str:

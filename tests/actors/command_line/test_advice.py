@@ -388,11 +388,14 @@ def test_a_folder_that_lost_its_wal_is_a_store_to_restore(run: Run, folder: Path
         assert "lts/, but its wal/ is missing or empty: put wal/ back, recover what lts/ has" in done.err
 
 
+REFUSED = "Connection refused; check the URL, and that `tierlog serve` runs there"
+
+
 @pytest.mark.parametrize("command", [("status",), ("segment", "ls")])
 @pytest.mark.parametrize(
     "url, words",
     [
-        ("http://127.0.0.1:1", ": Connection refused; check the URL, and that `tierlog serve` runs there\n"),
+        ("http://127.0.0.1:1", f"error: no tierlog server answers at http://127.0.0.1:1: {REFUSED}\n"),
         ("a:1", "error: a server's URL is like http://127.0.0.1:8470, not 'a:1': write http://a:1\n"),
         ("http://a b", "error: a server's URL is like http://127.0.0.1:8470, not 'http://a b'\n"),
     ],

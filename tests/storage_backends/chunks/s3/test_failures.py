@@ -406,9 +406,16 @@ async def test_opening_reports_a_wrong_secret_key(server: S3Server) -> None:
         await s3_storage(server.url).open()
 
 
-async def test_opening_reports_an_unreachable_service() -> None:
-    with pytest.raises(Unavailable, match="cannot be reached"):
-        await s3_storage("http://127.0.0.1:9").open()
+@pytest.mark.parametrize(
+    "url, reason",
+    [
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://nowhere.invalid:9", "[^:]*not known|.*resolution"),
+    ],
+)
+async def test_opening_reports_an_unreachable_service_with_the_systems_reason(url: str, reason: str) -> None:
+    with pytest.raises(Unavailable, match=f"^{url} cannot be reached: ({reason}); check that it runs"):
+        await s3_storage(url).open()
 
 
 async def test_a_storage_that_could_not_be_opened_can_be_opened_later(server: S3Server) -> None:
