@@ -142,9 +142,9 @@ class LogContext:
         """B6: one whose creation has no verdict is an orphan, and another one is made."""
         return await self.repeat(partial(self._create_ledger, epoch))
 
-    async def create_ledger_now(self, epoch: int) -> Ledger | None:
-        """B4: None if none can be made now."""
-        with anyio.move_on_after(self.options.roll_seconds):
+    async def create_ledger_once(self, epoch: int, seconds: float) -> Ledger | None:
+        """B4: None if none can be made now, or in this time."""
+        with anyio.move_on_after(seconds):
             try:
                 with self.health.watched():
                     return await self._create_ledger(epoch)

@@ -33,7 +33,8 @@ class BookKeeperLogOptions:
     patience: float = 30.0
     """How long a call without a verdict is repeated."""
     roll_seconds: float = 2.0
-    """How long appends wait at most for another ledger to be made."""
+    """How long appends wait at most for another ledger to be made. If that was too short once, truncations
+    make it, and no append waits any more (rule B4)."""
     first_delay: float = 0.02
     longest_delay: float = 1.0
     kept_bytes: int = 16 << 20

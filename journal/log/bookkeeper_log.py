@@ -73,8 +73,10 @@ class BookKeeperLog(RemoteLog):
         self._entries = 0
         """In the own ledger."""
         self._ledger_bytes = 0
-        self._roll_at = options.ledger_bytes
-        """Bytes in it behind which another one begins."""
+        self._next: Ledger | None = None
+        """Made, and not listed yet."""
+        self._is_next_slow = False
+        """Whether making one took too long once: truncations make it from then on."""
         self._when_lost: Callable[[], None] = _nobody
         self._sweep = OrphanSweep(self._ctx, known or KnownLedgers())
         self._recording = anyio.Lock()
@@ -111,7 +113,7 @@ class BookKeeperLog(RemoteLog):
         header = EntryHeader(group.epoch, group.number, group.tag, group.truncate_before, group.size)
         try:
             await self._flights.wait_to_start(flight)
-            if self._ledger_bytes >= self._roll_at:
+            if self._is_full and not (self._is_next_slow and self._next is None):
                 await self._roll(flight, header)
             assert self._writer is not None
             writer, entry = self._writer, self._entries
@@ -141,16 +143,22 @@ class BookKeeperLog(RemoteLog):
             raise DataCorruption(what, file=self._ctx.entry_place(writer.id, entry))
         return position(writer.id, entry)
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether another ledger follows the one that is there."""
+        assert self._held is not None
+        is_long = self._ledger_bytes >= self._ctx.options.ledger_bytes
+        return is_long and len(self._held.record.ledgers) < LEDGERS_MAX
+
     async def _roll(self, flight: Flight, header: EntryHeader) -> None:
         """B4: begin another ledger, with this group."""
         await self._flights.wait_for_turn(flight)
-        assert self._held is not None
-        if len(self._held.record.ledgers) >= LEDGERS_MAX:
-            return
-        made = await self._ctx.create_ledger_now(header.epoch)
+        made, self._next = self._next, None
+        if made is None:
+            made = await self._ctx.create_ledger_once(header.epoch, self._ctx.options.roll_seconds)
         if made is None:
             # Whatever it takes to make one, the ledger that is there may do without.
-            self._roll_at = self._ledger_bytes + self._ctx.options.ledger_bytes
+            self._is_next_slow = True
             return
         listed = ListedLedger(made.id, header.number)
         try:
@@ -166,13 +174,20 @@ class BookKeeperLog(RemoteLog):
         self._watch(made)
         self._reader.add(made)
         self._entries = self._ledger_bytes = 0
-        self._roll_at = self._ctx.options.ledger_bytes
         if before is not None:
             # So that the next opener need not recover it; it can, if this fails.
             with suppress(TierlogError):
                 await before.close()
 
     # --- truncation ------------------------------------------------------------------------------
+
+    async def truncate(self) -> None:
+        await super().truncate()
+        # B4: last, because it may take long. Appends go on meanwhile.
+        async with self._truncating:
+            if self._is_next_slow and self._is_full and self._next is None:
+                patience = self._ctx.options.patience
+                self._next = await self._ctx.create_ledger_once(self._epoch, patience)
 
     async def _trim(self, address: int) -> None:
         assert self._held is not None
@@ -236,6 +251,8 @@ class BookKeeperLog(RemoteLog):
                     await self._writer.close()
         finally:
             self._reader.drop()
+            if self._next is not None:
+                self._next.drop()  # B8: an orphan.
 
     def outage(self) -> str:
         return self._ctx.health.outage()
