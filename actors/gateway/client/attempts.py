@@ -93,19 +93,25 @@ class ClientContext:
 def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
     """Returns the call's value, or raises its error."""
     # What a long poll waits by itself does not count as time without an answer.
-    give_up = context.clock() + context.deadline + call.wait
-    attempt, doubt = 0, False
+    patience = context.deadline + call.wait
+    give_up = context.clock() + patience
+    attempt, doubt, is_longer = 0, False, False
     earlier: TierlogError | None = None
     while True:
         generation = context.map.generation
         containers = _containers_of(context, call)
         target = _target(context.map, containers)
-        answer = yield Send(target, call.request, give_up - context.clock(), containers, parks=call.parks)
+        began = context.clock()
+        answer = yield Send(target, call.request, give_up - began, containers, parks=call.parks)
         result = interpret(call, answer)
         if not isinstance(result, Failure):
             return result
 
         result, left = context.map.explained(result), give_up - context.clock()
+        # One attempt that took most of the time, and had no answer, does not show that there is no service.
+        is_late = context.clock() - began > patience / 2 and result.kind not in ANSWERED
+        if call.is_step and not is_longer and is_late:
+            is_longer, give_up, left = True, give_up + patience, left + patience
         retry = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):
             final = with_attempt_before(retry, earlier, left)

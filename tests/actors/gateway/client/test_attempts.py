@@ -18,7 +18,7 @@ from tierlog.actors.gateway.client.attempts import (
     run_call,
 )
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
-from tierlog.actors.gateway.client.requests import Response, TransportFailure
+from tierlog.actors.gateway.client.requests import Response, TailCursor, TransportFailure
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap, encode_json
 from tierlog.storage_backends.base.list_pages import TRANSACTIONS, PageAsked
 
@@ -49,6 +49,22 @@ class Server(ProgramDriver):
             return self._answers.pop(0)
         self.now += effect.seconds
         return TransportFailure(sent=True, reason="no answer in time")
+
+
+def test_a_step_of_a_tail_is_repeated_once_behind_an_answer_that_did_not_come() -> None:
+    """It had all the time that there was; a call on its own is over."""
+    for call, seconds in ((TailCursor("s", 0, 100, None).poll(), 2.0), (requests.segment_info("s"), 1.0)):
+        server = Server()
+        with pytest.raises(Unavailable, match="no answer in time"):
+            server.drive(run_call(server.context, call))
+        assert server.now == seconds
+
+
+def test_a_step_of_a_tail_has_no_more_time_than_a_call_while_no_attempt_lasts() -> None:
+    server = Server(*[BAD_GATEWAY] * 1000)
+    with pytest.raises(Unavailable, match="502"):
+        server.drive(run_call(server.context, TailCursor("s", 0, 100, None).poll()))
+    assert server.now <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 import tierlog
+from support.patience import scaled
 from support.scripted_server import Act, Answer, Fault, Received, scripted
 from support.service import service
 from support.sync_client import CONNECTS, KINDS
@@ -159,6 +160,26 @@ async def test_a_tail_whose_stream_ends_goes_on_where_it_was(connect: Connect, b
 
     assert found == whole
     assert streams[0] == 0
+
+
+async def test_a_tail_goes_on_behind_an_answer_that_does_not_come(connect: Connect) -> None:
+    """As of a connection that a firewall has forgotten: the poll is sent again, from where the tail was."""
+
+    def script(received: Received) -> Act:
+        if "offset=3" not in received.path:
+            return Answer(200, b"abc")
+        polls.append(received.path)
+        return Fault.SILENCE if len(polls) == 1 else SEALED
+
+    polls: list[str] = []
+    found = bytearray()
+    with scripted(script) as server:
+        async with connect(server.url, deadline=scaled(1.0)) as client:
+            await follow(client, "s", found.extend)
+
+    assert found == b"abc"
+    assert len(polls) == 2
+    assert polls[0] == polls[1]
 
 
 async def test_an_error_of_a_tail_is_raised(tmp_path: Path, connect: Connect) -> None:
