@@ -147,7 +147,7 @@ class _Guarded(Generic[T]):
             try:
                 yield from self._gate.stand_still().__await__()
             except BaseException as error:  # noqa: BLE001 - it is the call that has to end with it
-                yield from _unwind(call, error)
+                yield from _unwind(call, error, asked, sent)
 
 
 class GatedFiles(SimulatedFiles):
@@ -229,11 +229,21 @@ def path_of(call: IoCall) -> str:
     return ""
 
 
-def _unwind(call: Coroutine[Any, Any, T], error: BaseException) -> Generator[Any, Any, None]:
-    """End a call whose process was stopped: it may wait on its way out, for children of its own that end
-    likewise, and do nothing else."""
+def _unwind(
+    call: Coroutine[Any, Any, T], error: BaseException, asked: Any, sent: Any
+) -> Generator[Any, Any, None]:
+    """End a call whose process was stopped when trio had ``sent`` it what it ``asked`` for: it may wait on
+    its way out, for children of its own that end likewise, and do nothing else."""
     thrown: BaseException | None = error
-    sent = None
+    if _is_end_of_nursery(asked):
+
+        def raise_error() -> None:
+            raise error
+
+        # As trio gives an interrupt to a nursery that waits for its children: it leaves with it. Thrown, it
+        # would leave the nursery open, and that around it would find another one in its place.
+        asked.abort_func(raise_error)
+        thrown = None
     while True:
         try:
             asked = call.send(sent) if thrown is None else call.throw(thrown)
@@ -243,3 +253,9 @@ def _unwind(call: Coroutine[Any, Any, T], error: BaseException) -> Generator[Any
             thrown, sent = None, (yield asked)
         except BaseException as another:  # noqa: BLE001 - as above
             thrown = another
+
+
+def _is_end_of_nursery(asked: Any) -> bool:
+    """Whether a task asked trio to wait until the children of its newest nursery have ended."""
+    abort = getattr(asked, "abort_func", None)
+    return getattr(abort, "__qualname__", "").startswith("Nursery.")
