@@ -501,7 +501,10 @@ class Fleet:
             if assignment.phase is not AssignmentPhase.OPENING:
                 assignment.crashed.clear()
                 continue
-            # V8: a process that comes back did not exit, however often its connection breaks.
+            # V8: the end of one that drains is expected, and it may hold an opening that hangs (V10).
+            if host.phase is HostPhase.DRAINING:
+                continue
+            # A process that comes back did not exit, however often its connection breaks.
             assignment.crashed.add((host.id, host.pid, host.instance))
             if host.joined:
                 self._placement.avoid(assignment, now)

@@ -39,6 +39,8 @@ class Machine:
     epochs: dict[int, int] = attrs.field(factory=dict)
     bad: set[int] = attrs.field(factory=set)
     """Containers whose opening kills the host."""
+    hanging: set[int] = attrs.field(factory=set)
+    """Containers whose opening is never answered."""
     commands: list[Command] = attrs.field(factory=list)
     """Everything that was ever ordered."""
     pids: int = 0
@@ -86,6 +88,8 @@ class Machine:
     def open(self, host: str, index: int, request: int) -> None:
         if index in self.bad:
             self.kill(host)
+            return
+        if index in self.hanging:
             return
 
         self.epochs[index] = epoch = self.epochs.get(index, 0) + 1

@@ -418,6 +418,42 @@ def test_v8_a_process_whose_connection_breaks_at_each_order_gets_no_container_qu
     assert set(world.owners) == set(range(4))
 
 
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_v8_drained_hosts_that_exit_while_a_container_opens_get_it_not_quarantined(is_joined: bool) -> None:
+    """Its opening hangs, so each is ordered to exit with it after half of the limit."""
+    world = joined(2, "a", "b") if is_joined else machine(2, 2)
+    world.hanging.add(0)
+    world.kill(world.owners[0])
+    for number in range(OPTIONS.crashes_max + 1):
+        if is_joined:
+            world.join(f"more-{number}")
+        world.run(1)
+        opening = world.fleet.assignments[0].host
+        assert world.phase(0) is AssignmentPhase.OPENING
+        world.do(world.fleet.drain(opening, world.now))
+        world.run(OPTIONS.drain_limit / 2 + 1)
+        assert world.phase(0) is AssignmentPhase.OPENING
+    world.hanging.clear()
+    if is_joined:
+        world.join("last")
+    world.do(world.fleet.drain(world.fleet.assignments[0].host, world.now))
+    world.run(OPTIONS.drain_limit / 2 + 1)
+    assert set(world.owners) == {0, 1}
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_v8_a_host_that_ends_before_the_order_of_its_drain_is_no_crash(is_joined: bool) -> None:
+    """A second signal ends it at once."""
+    world = joined(1, "a", "b", "c") if is_joined else machine(1, 3)
+    world.hanging.add(0)
+    world.kill(world.owners[0])
+    opening = world.fleet.assignments[0].host
+    world.do(world.fleet.drain(opening, world.now))
+    assert (world.phase(0), world.count(DrainHost)) == (AssignmentPhase.OPENING, 0)
+    world.kill(opening)
+    assert (world.phase(0), world.fleet.assignments[0].crashes) == (AssignmentPhase.OPENING, 0)
+
+
 def test_v8_a_container_that_opens_elsewhere_is_not_quarantined_for_the_hosts_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
