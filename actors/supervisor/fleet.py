@@ -476,7 +476,8 @@ class Fleet:
         """Why a joined host is forgotten when it is due."""
         if host.phase is HostPhase.DOWN:
             return f"it had joined an earlier supervisor, and not this one within {self.options.rejoin:g} s"
-        if self._is_gone(host, now):
+        # V6: silent from the end of its connection on, which is before ``silence`` has passed.
+        if host.phase is HostPhase.SILENT or self._is_gone(host, now):
             return f"nothing was heard of it for {now - host.last_heard:.2f} s"
         return f"it has not ended {self.options.drain_limit:g} s after the order to drain"
 

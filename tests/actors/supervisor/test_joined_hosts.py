@@ -23,14 +23,14 @@ from tierlog.actors.supervisor.commands import (
     SpawnHost,
     log_command,
 )
-from tierlog.actors.supervisor.fleet import Fleet
+from tierlog.actors.supervisor.fleet import Fleet, FleetOptions
 from tierlog.actors.supervisor.hosts import HostPhase, default_id, joined_id_refusal
 from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
 
 
-def joined(containers: int = 4, *hosts: str) -> Machine:
+def joined(containers: int = 4, *hosts: str, options: FleetOptions = OPTIONS) -> Machine:
     """A supervisor without hosts of its own, and those that joined it."""
-    world = machine(containers, hosts=0)
+    world = machine(containers, 0, options)
     for host in hosts:
         world.join(host)
     world.run(10)
@@ -215,6 +215,13 @@ def cut(world: Machine) -> None:
     world.do(world.fleet.disconnected("a", world.now))
 
 
+def vanish(world: Machine) -> None:
+    """Its connection breaks, and it is not heard again."""
+    cut(world)
+    world.frozen.add("a")
+    world.run(OPTIONS.silent_grace + 0.2)
+
+
 def lives_on(world: Machine) -> None:
     """It obeys no order, and its heartbeats go on."""
     end = world.now + OPTIONS.drain_limit + 1
@@ -235,6 +242,13 @@ def lives_on(world: Machine) -> None:
             (0,),
         ),
         (lambda: draining(deaf=True), lives_on, "it has not ended 30 s after the order to drain", (0,)),
+        (lambda: joined(2, "a", "b"), vanish, "nothing was heard of it for 5.", ()),
+        (
+            lambda: joined(2, "a", "b", options=attrs.evolve(OPTIONS, silence=2 * OPTIONS.silent_grace)),
+            vanish,
+            "nothing was heard of it for 5.",
+            (),
+        ),
         (awaited, lambda world: world.run(5), "it had joined an earlier supervisor, and not this one", ()),
         (draining, lambda world: world.run(1), "", ()),
     ],
