@@ -28,7 +28,7 @@ class ForgetHost:
 
     host: str
     reason: str
-    """Empty if it ended because it was ordered to exit."""
+    """Empty if its connection ended after the order to exit."""
     containers: tuple[int, ...]
     """What it served, or was to serve, when it was lost."""
 
@@ -79,7 +79,7 @@ Command = (
 
 
 def log_command(command: Command) -> None:
-    """What costs containers their host without an order is a warning."""
+    """What costs containers their host, and not by order, is a warning."""
     fields = attrs.asdict(command)
     match command:
         case ReportSilence():

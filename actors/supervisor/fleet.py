@@ -92,7 +92,7 @@ class Fleet:
 
     @property
     def failovers(self) -> int:
-        """How many containers lost their host without an order."""
+        """How many containers lost their host, and not by order."""
         return self._placement.failovers
 
     # --- hosts -----------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ class Fleet:
         for assignment in self.assignments.held(host_id):
             if assignment.index in served:
                 continue
-            # The answer to an order to close was lost with the earlier connection.
-            is_closed = assignment.phase is AssignmentPhase.CLOSING
-            self._placement.lose(assignment, now, closed=is_closed)
+            # One that it was to close: the answer was lost with the earlier connection.
+            by_order = assignment.phase is AssignmentPhase.CLOSING
+            self._placement.lose(assignment, now, by_order=by_order)
         closes = [
             CloseContainer(host_id, index, 0)
             for index, epoch in sorted(served.items())
@@ -181,21 +181,20 @@ class Fleet:
         host.last_heard, host.lag = now, lag
         return self._next_orders(now) if host.step(HostEvent.HEARTBEAT, now) else []
 
-    def exited(self, host_id: str, now: float) -> list[Command]:
-        """Its process ended."""
+    def exited(self, host_id: str, now: float, code: int | None = None) -> list[Command]:
+        """Its process ended. ``code``: its exit code, negative for a signal, None if that is unknown."""
         host = self.hosts[host_id]
         if host.phase is HostPhase.DOWN:
             return []
 
-        expected = host.phase is HostPhase.DRAINING
         # Before ``_lose`` takes the containers away: what the host was opening may have ended it (V8).
         self._count_crashes(host, now)
+        by_order = host.exits_by_order(code)
         host.step(HostEvent.EXIT, now)
-        was_ordered = host.exit_ordered and not host.killed
         host.pid, host.killed, host.exit_ordered = 0, False, False
-        # An exit that was ordered is no sign of a fault.
+        # An exit by order is no sign of a fault.
         recent = [at for at in host.exits if at > now - self.options.exits_period]
-        host.exits = recent if expected else [*recent, now]
+        host.exits = recent if by_order else [*recent, now]
         # The first exit after a quiet time is replaced at once.
         host.start_due = (
             now
@@ -204,7 +203,7 @@ class Fleet:
         )
         if len(host.exits) > self.options.exits_max:
             host.step(HostEvent.TOO_MANY_EXITS, now)
-        return [*self._lose(host, now, ordered=was_ordered), *self.tick(now)]
+        return [*self._lose(host, now, by_order=by_order), *self.tick(now)]
 
     def disconnected(self, host_id: str, now: float) -> list[Command]:
         """Its connection broke, though its process may live: it counts as silent."""
@@ -309,6 +308,7 @@ class Fleet:
     def closed(self, host_id: str, index: int, now: float) -> list[Command]:
         assignment = self.assignments[index]
         if assignment.host == host_id and assignment.phase is AssignmentPhase.CLOSING:
+            assignment.due = now
             assignment.step(AssignmentEvent.CLOSED, now, "")
         return self._next_orders(now)
 
@@ -485,13 +485,13 @@ class Fleet:
         """A joined host is gone for good, as far as is known: it may join again."""
         del self.hosts[host.id]
         held = tuple(assignment.index for assignment in self.assignments.held(host.id))
-        return [ForgetHost(host.id, reason, held), *self._lose(host, now, ordered=not reason)]
+        return [ForgetHost(host.id, reason, held), *self._lose(host, now, by_order=not reason)]
 
-    def _lose(self, host: Host, now: float, *, ordered: bool = False) -> list[Command]:
-        """Its containers need another host, whatever it still believes about them. ``ordered``: it ended
-        because it was ordered to exit, and closed them."""
+    def _lose(self, host: Host, now: float, *, by_order: bool = False) -> list[Command]:
+        """Its containers need another host, whatever it still believes about them. ``by_order``: see
+        ``Placement.lose``."""
         for assignment in self.assignments.held(host.id):
-            self._placement.lose(assignment, now, closed=ordered)
+            self._placement.lose(assignment, now, by_order=by_order)
             if assignment.crashes >= self.options.crashes_max:
                 assignment.reason = f"its host exited {assignment.crashes} times in a row while it opened"
                 assignment.step(AssignmentEvent.CRASHED_HOSTS, now)

@@ -116,7 +116,7 @@ class Host:
     since: float = 0
     """When it entered its phase."""
     exits: list[float] = attrs.field(factory=list)
-    """When it exited without an order, recently."""
+    """When it exited, and not by order, recently."""
     start_due: float = 0
     killed: bool = False
     exit_ordered: bool = False
@@ -127,6 +127,11 @@ class Host:
     def accepts_containers(self) -> bool:
         """Whether containers may be assigned to it."""
         return self.phase is HostPhase.SERVING
+
+    def exits_by_order(self, code: int | None) -> bool:
+        """Whether its end now is the one that it was ordered, as far as is known. ``code``: with which its
+        process exited; None if that is unknown."""
+        return self.exit_ordered and not self.killed and code in (0, None)
 
     def step(self, event: HostEvent, now: float) -> bool:
         """Note an event; returns whether it changed the phase. An event that is illegal in the phase is late

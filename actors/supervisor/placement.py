@@ -55,16 +55,18 @@ class Placement:
             if host.accepts_containers and (host.joined or not self.stopping)
         ]
 
-    def lose(self, assignment: Assignment, now: float, *, closed: bool = False) -> None:
+    def lose(self, assignment: Assignment, now: float, *, by_order: bool = False) -> None:
         """Its host is lost. It is opened elsewhere at once, unless that happened too often lately.
 
-        ``closed``: the host closed it by order, which is no failover (rule V10)."""
-        if not closed:
+        ``by_order``: the host was ordered to close it, or to exit, and did as far as is known: no failover
+        (rule V8)."""
+        # Also if a pause is left from before another host's opening was adopted.
+        assignment.due = now
+        if not by_order:
             assignment.failovers = [*(at for at in assignment.failovers if at > now - MINUTE), now]
-            assignment.due = (
-                now if len(assignment.failovers) <= self._failovers_max else assignment.failovers[0] + MINUTE
-            )
             self.failovers += 1
+            if len(assignment.failovers) > self._failovers_max:
+                assignment.due = assignment.failovers[0] + MINUTE
         assignment.step(AssignmentEvent.HOST_LOST, now, "")
 
     def pin(self, assignment: Assignment, host_id: str) -> None:

@@ -38,6 +38,9 @@ class HostProcess:
                 os.close(self._pidfd)
             raise ProcessLookupError(f"process {pid} is not the one that started as {start}")
         self.ended = anyio.Event()
+        self.code: int | None = None
+        """The code with which it ended, negative for a signal. None if it runs, or is no child, whose code is
+        unknown."""
         self.how = ""
         """How it ended, for people."""
 
@@ -54,7 +57,9 @@ class HostProcess:
             if self._pidfd is not None:
                 os.close(self._pidfd)
                 self._pidfd = None
-        self.how = "ended" if self._child is None else _how(self._child.wait())
+        if self._child is not None:
+            self.code = self._child.wait()
+        self.how = "ended" if self.code is None else _how(self.code)
         self.ended.set()
 
     def signal(self, number: int) -> None:

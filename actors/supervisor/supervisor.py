@@ -443,8 +443,8 @@ class Supervisor:
             del self._processes[host]
             facts = self.facts[host]
             facts.last_exit = process.how
-            facts.exits += self.fleet.hosts[host].phase is not HostPhase.DRAINING and not self._stops
-            self._execute(self.fleet.exited(host, self._now()))
+            facts.exits += not (self._stops or self.fleet.hosts[host].exits_by_order(process.code))
+            self._execute(self.fleet.exited(host, self._now(), process.code))
         self._check_ended()
 
     # --- connections -----------------------------------------------------------------------------

@@ -24,6 +24,9 @@ OPTIONS = FleetOptions(
     restart=Backoff(first=0.05, maximum=1, jitter=0), retry=Backoff(first=0.1, maximum=1, jitter=0)
 )
 
+KILLED = -9
+"""The exit code of a process that was ended by SIGKILL."""
+
 
 @attrs.define
 class Machine:
@@ -41,6 +44,8 @@ class Machine:
     """Containers whose opening kills the host."""
     hanging: set[int] = attrs.field(factory=set)
     """Containers whose opening is never answered."""
+    dying: set[str] = attrs.field(factory=set)
+    """Hosts that are killed while they carry out the order to exit."""
     commands: list[Command] = attrs.field(factory=list)
     """Everything that was ever ordered."""
     pids: int = 0
@@ -80,7 +85,7 @@ class Machine:
                 self.serves[host].pop(index, None)
                 self.do(self.fleet.closed(host, index, self.now))
             case DrainHost(host) if self.obeys(host):
-                self.kill(host)
+                self._end(host, KILLED if host in self.dying else 0)
 
     def obeys(self, host: str) -> bool:
         return host in self.alive and host not in self.frozen
@@ -97,10 +102,14 @@ class Machine:
         self.do(self.fleet.opened(host, index, request, epoch, self.now))
 
     def kill(self, host: str) -> None:
+        self._end(host, KILLED)
+
+    def _end(self, host: str, code: int) -> None:
         del self.alive[host], self.serves[host]
         self.frozen.discard(host)
+        self.dying.discard(host)
         if host not in self.joined:
-            self.do(self.fleet.exited(host, self.now))
+            self.do(self.fleet.exited(host, self.now, code))
         # The system closes its connection, unless the supervisor had given it up before.
         elif host in self.fleet.hosts:
             self.do(self.fleet.disconnected(host, self.now))

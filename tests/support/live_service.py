@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -187,6 +188,19 @@ class SyncOwnService:
         answer = self.client.get(segment_path(name, Verb.BYTES))
         assert answer.is_success, answer.text
         return answer.content
+
+    @contextmanager
+    def half_request(self) -> Iterator[None]:
+        """To the host of container 0. It keeps its connection, and a drain waits for it."""
+        self.create("app/events")
+        url = httpx.URL(self.client.get("/v1/containers").json()["containers"][0]["url"])
+        assert url.port is not None
+        with socket.create_connection((url.host, url.port)) as half:
+            half.sendall(
+                b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/octet-stream\r\nContent-Length: 10\r\n\r\nhalf"
+            )
+            yield
 
     # --- ending ----------------------------------------------------------------------------------
 

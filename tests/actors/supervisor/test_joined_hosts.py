@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.fleets import OPTIONS, Machine, machine
+from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.supervisor.assignment import AssignmentPhase
 from tierlog.actors.supervisor.commands import (
     CloseContainer,
@@ -184,6 +185,42 @@ def test_v10_a_container_whose_host_dies_while_it_drains_is_a_failover() -> None
     world = draining(deaf=True)
     world.kill("a")
     assert (set(world.owners.values()), world.fleet.failovers) == ({"b"}, 1)
+
+
+def test_v8_a_container_whose_host_is_killed_while_it_exits_by_order_is_a_failover() -> None:
+    """By the system, for its memory, while it flushes: it closed nothing."""
+    world = machine(2, 1)
+    world.dying.add("host-0")
+    world.do(world.fleet.drain("host-0", world.now))
+    assert (world.count(DrainHost), world.fleet.failovers) == (1, 2)
+    assert world.fleet.hosts["host-0"].exits == [world.now], "a sign of a fault"
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_v8_an_exit_by_order_is_no_failover_nor_a_sign_of_a_fault(code: int | None) -> None:
+    """None: it is a process of an earlier supervisor, of which only the end is known."""
+    world = machine(2, 1)
+    world.frozen.add("host-0")
+    world.do(world.fleet.drain("host-0", world.now))
+    world.fleet.exited("host-0", world.now, code)
+    assert (world.fleet.failovers, world.fleet.hosts["host-0"].exits) == (0, [])
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_v8_a_container_that_loses_its_host_by_order_waits_for_no_pause_from_before_it_was_served(
+    hosts: int,
+) -> None:
+    """Its opening failed, then an outdated order to open it was carried out, and its host drains: it keeps
+    it until it exits, or closes it for another host."""
+    world = machine(1, hosts, attrs.evolve(OPTIONS, retry=Backoff(first=60, maximum=60)))
+    assignment = world.fleet.assignments[0]
+    host = assignment.host
+    world.do(world.fleet.ended(host, 0, "failed", "no answer in time", world.now))
+    world.open(host, 0, assignment.request)
+    assert world.owners == {0: host}
+    world.do(world.fleet.drain(host, world.now))
+    world.run(1)
+    assert (set(world.owners), world.fleet.failovers) == ({0}, 0)
 
 
 def test_v9_a_container_that_was_closed_for_a_move_is_no_failover_if_the_answer_was_lost(

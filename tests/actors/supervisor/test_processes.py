@@ -39,7 +39,7 @@ async def test_v6_the_exit_of_a_process_is_known_with_its_cause() -> None:
     process = spawn([sys.executable, "-c", "raise SystemExit(3)"])
     await process.wait()
     assert process.ended.is_set()
-    assert process.how == "exited with code 3"
+    assert (process.code, process.how) == (3, "exited with code 3")
 
 
 async def test_a_killed_process_names_the_signal() -> None:
@@ -47,7 +47,7 @@ async def test_a_killed_process_names_the_signal() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(process.wait)
         process.kill()
-    assert process.how == "was ended by SIGKILL"
+    assert (process.code, process.how) == (-signal.SIGKILL, "was ended by SIGKILL")
     process.kill()  # It has ended: nothing happens, also if its number were in use again.
 
 

@@ -253,15 +253,7 @@ def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Pa
     config.write_text("[timeouts]\nclose = 3600\n[server]\ndrain_limit = 3600\n")
     with SyncOwnService(folder, f"--config={config}", hosts=1, containers=1) as service:
         service.settle()
-        service.create("app/events")
-        # Half a request keeps its connection, and a drain waits for it.
-        url = service.client.get("/v1/containers").json()["containers"][0]["url"]
-        address, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((address, int(port))) as half:
-            half.sendall(
-                b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: localhost\r\n"
-                b"Content-Type: application/octet-stream\r\nContent-Length: 10\r\n\r\nhalf"
-            )
+        with service.half_request():
             service.process.terminate()
             wait_until(lambda: '"event": "draining"' in service.log, "the hosts drain")
             assert service.stop() == 0, "it does not wait for an hour"

@@ -34,6 +34,26 @@ def test_v10_sigterm_to_a_host_hands_its_containers_over_and_replaces_it(folder:
         assert service.stop() == 0
 
 
+def test_v8_a_host_that_is_killed_while_it_exits_by_order_is_a_failover(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERLOG_TIMEOUTS_CLOSE", "3600")
+    monkeypatch.setenv("TIERLOG_SERVER_DRAIN_LIMIT", "3600")
+    with SyncOwnService(folder, hosts=1, containers=2) as service:
+        service.settle()
+        pid = service.pids()["host-0"]
+        with service.half_request():
+            assert service.post("/v1/roll").is_success
+            wait_until(lambda: '"event": "draining"' in service.log, "the host exits by order")
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: service.pids()["host-0"] not in (pid, 0), "another process takes its place")
+        service.settle()
+        host = service.host("host-0")
+        assert (host["last_exit"], host["exits"]) == ("was ended by SIGKILL", 1)
+        assert service.status()["failovers"] == 2
+        assert service.stop() == 0
+
+
 def test_f9_the_end_of_a_service_leaves_nothing_to_flush(folder: Path) -> None:
     with SyncOwnService(folder, hosts=1, containers=2) as service:
         service.settle()

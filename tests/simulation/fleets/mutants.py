@@ -52,12 +52,12 @@ def a_loss_reshuffles_everything(plant: Planter) -> None:
     """When a host is lost, the containers of all others are placed anew."""
 
     def lose(
-        original: Callable[..., list[Any]], self: Fleet, host: Host, now: float, *, ordered: bool = False
+        original: Callable[..., list[Any]], self: Fleet, host: Host, now: float, *, by_order: bool = False
     ) -> list[Any]:
         for other in list(self.hosts) if self.assignments.load(host.id) else ():
             for assignment in self.assignments.held(other):
                 self._placement.lose(assignment, now)
-        return original(self, host, now, ordered=ordered)
+        return original(self, host, now, by_order=by_order)
 
     plant(Fleet._lose, lose)
 
