@@ -170,3 +170,13 @@ def machine(containers: int = 4, hosts: int = 2, options: FleetOptions = OPTIONS
     world = Machine(Fleet(containers, [f"host-{index}" for index in range(hosts)], options, Random(0), 0))
     world.do(world.fleet.start_at_once(0))
     return world
+
+
+def joined(containers: int = 4, *hosts: str, options: FleetOptions = OPTIONS) -> Machine:
+    """A supervisor without hosts of its own, and those that joined it."""
+    world = machine(containers, 0, options)
+    for host in hosts:
+        world.join(host)
+    world.run(10)
+    assert set(world.owners) == set(range(containers))
+    return world
