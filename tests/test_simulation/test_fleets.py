@@ -19,7 +19,7 @@ def untimed(report: Report) -> list[Episode]:
 @pytest.mark.parametrize("seed", range(2))
 def test_after_every_event_of_a_day_each_container_has_one_owner_again(seed: int) -> None:
     report = run_fleet(seed, SMALL, rolled=1)
-    assert len(report.episodes) == 8
+    assert len(report.episodes) == 9
     assert report.refused > 0, "no fenced owner has tried to append"
 
 

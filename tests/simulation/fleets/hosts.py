@@ -83,6 +83,10 @@ class Logs:
         """When openings failed."""
         self.needless: list[str] = []
         """Owners that were fenced although nothing was wrong with them."""
+        self.hanging: set[int] = set()
+        """Those that answer nobody."""
+        self.waiting: list[Callable[[], object]] = []
+        """What goes on when they answer again."""
 
     def open(self, index: int, host: SimulatedHost) -> int:
         before = self.owners[index]
@@ -94,6 +98,12 @@ class Logs:
         self.epochs[index] += 1
         self.owners[index] = host
         return self.epochs[index]
+
+    def answer_again(self) -> None:
+        self.hanging.clear()
+        waiting, self.waiting = self.waiting, []
+        for act in waiting:
+            act()
 
     def append(self, index: int, epoch: int) -> bool:
         """Whether an owner with this epoch gets an ack."""
@@ -275,7 +285,7 @@ class SimulatedHost(HostEnd):
             case Leave() if message.term >= self._term:
                 self._leaving = True
             case Drain() if message.term >= self._term:
-                self._after(0.05, self.kill)
+                self._after(0.05, self._exit)
 
     def _hello(self) -> Hello:
         owned = {index: epoch for index, epoch in self.serves.items() if self._logs.epochs[index] == epoch}
@@ -297,6 +307,18 @@ class SimulatedHost(HostEnd):
             self._sequence += 1
             self._send(Heartbeat(self._sequence, 0.0, leaving=self._leaving))
             self._after(self._interval, lambda: self._beat(number))
+
+    def _exit(self) -> None:
+        """By order. Its connection ends before it has closed its containers."""
+        if self._pipe is not None:
+            self._pipe.close_from_host()
+        self._pipe, self.is_welcome = None, False
+        self._after(self._draw(self._timing.closing), self._close_all)
+
+    def _close_all(self) -> None:
+        for index in self.serves:
+            self._append(index)
+        self.is_alive = False
 
     # --- orders ----------------------------------------------------------------------------------
 
@@ -329,6 +351,10 @@ class SimulatedHost(HostEnd):
                 self._after(seconds / 2, lambda: self._fence(order, seconds / 2))
 
     def _fence(self, order: Open, seconds: float) -> None:
+        if order.index in self._logs.hanging:
+            self._logs.waiting.append(lambda: self._after(seconds, lambda: self._fence(order, seconds)))
+            return
+
         epoch = self._logs.open(order.index, self)
         self._after(seconds, lambda: self._open(order, epoch))
 
@@ -377,3 +403,7 @@ class SimulatedHost(HostEnd):
     def owned(self) -> Iterator[int]:
         """What it serves by the logs' word."""
         return (index for index, epoch in self.serves.items() if self._logs.epochs[index] == epoch)
+
+    def opens(self, index: int) -> bool:
+        """Whether it was ordered to open the container, and has not."""
+        return any(isinstance(order, Open) for order in self._orders.get(index, ()))

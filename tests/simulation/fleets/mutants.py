@@ -12,7 +12,7 @@ from tierlog.actors.supervisor.hosts import Host, HostPhase
 from tierlog.actors.supervisor.placement import Placement
 
 from ..mutants.planting import Mutant, Planter
-from .scenario import CUT_OFF, RACK_ADDED, RACK_AND_SUPERVISOR_LOST, RACK_LOST
+from .scenario import CUT_OFF, DRAINED_WHILE_AN_OPENING_HANGS, RACK_ADDED, RACK_AND_SUPERVISOR_LOST, RACK_LOST
 
 FLEET_MUTANTS: dict[str, tuple[Mutant, str]] = {}
 """By name, with the event at which it shows."""
@@ -45,6 +45,18 @@ def a_successor_adopts_nothing(plant: Planter) -> None:
         return True
 
     plant(Fleet._adopt, forget)
+
+
+@_shows("V8", DRAINED_WHILE_AN_OPENING_HANGS)
+def an_exit_of_a_drained_host_is_a_crash(plant: Planter) -> None:
+    """Three hosts that are ordered to exit while they open a container get it quarantined."""
+
+    def count(original: Callable[..., None], self: Fleet, host: Host, now: float) -> None:
+        phase, host.phase = host.phase, HostPhase.SERVING
+        original(self, host, now)
+        host.phase = phase
+
+    plant(Fleet._count_crashes, count)
 
 
 @_shows("V9", RACK_LOST)

@@ -11,10 +11,11 @@ import anyio
 import attrs
 
 from tierlog.actors.kernel.exits import first_leaf
+from tierlog.actors.supervisor.fleet import FleetOptions
 
 from ..loop import run_virtual
 from .hosts import SimulatedHost, Violation
-from .world import Episode, FleetWorld, Size
+from .world import PATIENCE_SECONDS, Episode, FleetWorld, Size
 
 COLD_START = "cold start"
 RACK_LOST = "rack lost"
@@ -24,6 +25,7 @@ RACK_AND_SUPERVISOR_LOST = "rack and supervisor lost"
 UPGRADE_WITHOUT_SUPERVISOR = "rolling upgrade, supervisor lost"
 CUT_OFF = "half cut off"
 CONNECTIONS_BROKEN = "connections broken"
+DRAINED_WHILE_AN_OPENING_HANGS = "hosts drained while an opening hangs"
 MOVES_FACTOR = 1.1
 """How many more moves than the fewest are allowed."""
 CUT_OFF_SECONDS = (2.0, 12.0)
@@ -85,6 +87,7 @@ class _Day:
             (UPGRADE_WITHOUT_SUPERVISOR, self._roll_without_supervisor),
             (CUT_OFF, self._cut_off_half),
             (CONNECTIONS_BROKEN, self._break_connections),
+            (DRAINED_WHILE_AN_OPENING_HANGS, self._drain_while_an_opening_hangs),
         ]
         self._world.random.shuffle(events)
         for name, event in events:
@@ -200,6 +203,32 @@ class _Day:
         await self._all_welcome()
         return least
 
+    async def _drain_while_an_opening_hangs(self) -> int:
+        """Whoever opens a container of a lost host is drained, and ordered to exit with it: more hosts in a
+        row than may exit while they open it."""
+        world = self._world
+        lost = world.random.choice(world.hosts)
+        index = next(lost.owned())
+        least = world.load([lost])
+        world.logs.hanging.add(index)
+        world.lose([lost], power=False)
+        gone = [lost]
+        for _ in range(FleetOptions().crashes_max + 1):
+            opening = await self._opening(index)
+            least += world.load([opening])
+            opening.leave()
+            while opening.is_alive:
+                await anyio.sleep(0.1)
+            world.hosts.remove(opening)
+            gone.append(opening)
+        world.logs.answer_again()
+        await world.wait_owned()
+        for host in gone:
+            world.start_host(int(host.machine.rpartition("-")[2]))
+        least += world.excess()
+        await self._all_welcome()
+        return least
+
     # --- parts of them ---------------------------------------------------------------------------
 
     async def _restart(self, hosts: list[SimulatedHost]) -> int:
@@ -217,6 +246,14 @@ class _Day:
         least = world.excess()
         await self._all_welcome()
         return least
+
+    async def _opening(self, index: int) -> SimulatedHost:
+        """Which host was ordered to open the container."""
+        with anyio.fail_after(PATIENCE_SECONDS):
+            while (found := next((host for host in self._world.hosts if host.opens(index)), None)) is None:
+                await anyio.sleep(0.1)
+                self._world.check_quarantine()
+            return found
 
     async def _all_welcome(self) -> None:
         while not all(host.is_welcome for host in self._world.hosts):

@@ -284,6 +284,7 @@ class FleetWorld:
         began = anyio.current_time()
         while not (self.is_owned if what == "owned" else self.is_balanced):
             await anyio.sleep(LOOK_SECONDS)
+            self.check_quarantine()
             if anyio.current_time() - began > PATIENCE_SECONDS:
                 raise Violation(
                     f"not all containers are {what} after {PATIENCE_SECONDS:g} s: {self._state()}"
@@ -297,6 +298,12 @@ class FleetWorld:
         counts = {phase.value: fleet.assignments.count(phase) for phase in AssignmentPhase}
         loads = sorted({len(host.serves) for host in self.hosts})
         return f"{counts}, loads {loads}, hosts {sorted({host.phase.value for host in fleet.hosts.values()})}"
+
+    def check_quarantine(self) -> None:
+        """No exit here is a container's fault (V8)."""
+        assignments = self.supervisor.fleet.assignments if self.supervisor else None
+        if assignments and assignments.count(AssignmentPhase.QUARANTINED):
+            raise Violation(next(each.absence for each in assignments if each.is_withheld))
 
     async def check(self) -> None:
         """What must hold once all is quiet."""
