@@ -248,11 +248,11 @@ async def containers(call: AdminCall) -> ContainerMap:
 
 async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
     """Ends early when the server drains, and with ``Disconnected`` when the client goes (rule H11)."""
-    supervisor = call.server.supervisor
+    published = call.server.supervisor.published
     async with call.while_connected() as scope:
         with call.server.parked(scope), anyio.move_on_after(seconds):
-            while supervisor.map_version == known:
-                await supervisor.changed.wait()
+            while published.version == known:
+                await published.changed.wait()
 
 
 # --- commands -----------------------------------------------------------------------------------

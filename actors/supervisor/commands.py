@@ -1,12 +1,8 @@
-"""What the fleet asks the supervisor to do, and how it is logged."""
+"""What the fleet asks the supervisor to do."""
 
 from __future__ import annotations
 
 import attrs
-
-from ..telemetry.logging import get_logger
-
-_log = get_logger("supervisor")
 
 
 @attrs.frozen
@@ -76,15 +72,3 @@ class CloseContainer:
 Command = (
     SpawnHost | KillHost | ForgetHost | CutHost | ReportSilence | DrainHost | OpenContainer | CloseContainer
 )
-
-
-def log_command(command: Command) -> None:
-    """What costs containers their host, and not by order, is a warning."""
-    fields = attrs.asdict(command)
-    match command:
-        case ReportSilence():
-            _log.warning("host_silent", **fields, setting="server.silence")
-        case ForgetHost(reason=reason) if reason:
-            _log.warning("host_forgotten", **fields)
-        case _:
-            _log.info("command_issued", **fields, kind=type(command).__name__)

@@ -1,9 +1,9 @@
 """The supervisor: reports to the fleet what happens to processes and connections, and executes the commands
 that it returns.
 
-Owns: its own host processes, the connections of all hosts, the timers, the version of the container map.
-Does not own: any decision (``fleet.py``), the form of messages (``control/``), HTTP (``admin.py``), the port
-and the record for hosts that join (``join_listener.py``).
+Owns: its own host processes, the connections of all hosts, the timers.
+Does not own: any decision (``fleet.py``), the container map (``published_map.py``), the form of messages
+(``control/``), HTTP (``admin.py``), the port and the record for hosts that join (``join_listener.py``).
 
 Every event goes through ``_execute``: its commands are executed in order in one synchronous step, so events
 never interleave. A host's exit is seen from its process, a lost connection from the socket, a frozen host
@@ -28,6 +28,7 @@ from random import Random
 
 import anyio
 import anyio.abc
+import attrs
 
 from ...storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, Unavailable, Unsupported
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
@@ -46,8 +47,8 @@ from .commands import (
     ForgetHost,
     KillHost,
     OpenContainer,
+    ReportSilence,
     SpawnHost,
-    log_command,
 )
 from .control.channel import Connection, accept_each, listen
 from .control.messages import (
@@ -75,7 +76,8 @@ from .leaving import Leaving
 from .options import SupervisorOptions
 from .owner_news import OwnerNews
 from .processes import HostProcess, spawn
-from .statistics import FailoverTimes, HostFacts, View, container_map, map_end
+from .published_map import PublishedMap
+from .statistics import FailoverTimes, HostFacts, View
 from .term import Term
 
 _log = get_logger("supervisor")
@@ -120,18 +122,12 @@ class Supervisor:
         self._admission = Admission(term, self.fleet, options.store)
         self.facts = {host: HostFacts() for host in self.fleet.hosts}
         self.failover_times = FailoverTimes()
-        self.map_version = 1
-        self.changed = anyio.Event()
-        """Set, and replaced, when the container map changes."""
+        self.published = PublishedMap(self.fleet, options)
         self._processes: dict[str, HostProcess] = {}
         """The one process of each host."""
         self._watched: set[HostProcess] = set()
         self._connections: dict[str, Connection] = {}
-        self._owners: dict[int, tuple[str, int] | str] = {}
-        """Each owner and its epoch, or why the container stays closed."""
         self._news = OwnerNews(self.fleet, self._connections)
-        self._map: ContainerMap | None = None
-        self._map_known: tuple[int, int, float] = (0, 0, 0)
         self._stops = 0
         self._loop_lag = LoopLag()
         self._planned = math.inf
@@ -251,7 +247,7 @@ class Supervisor:
             self.failover_times,
             now=anyio.current_time(),
             term=self._term.number,
-            map_version=self.map_version,
+            map_version=self.published.version,
             event_loop=self._loop_lag.statistics(),
             s3=None if self._requests is None else self._requests.statistics(),
             ready=self.is_ready,
@@ -259,16 +255,9 @@ class Supervisor:
         )
 
     def map(self) -> ContainerMap:
-        options, now, assignments = self._options, anyio.current_time(), self.fleet.assignments
-        steps, version, until = self._map_known
-        # Each refused request of a client asks for it.
-        if self._map is None or (steps, version) != (assignments.steps, self.map_version) or now >= until:
-            self._map = container_map(
-                self.fleet, self.map_version, options.append_bytes_max, now, options.store
-            )
-            self._map_known = (assignments.steps, self.map_version, map_end(self.fleet, now))
+        found = self.published.map()
         # H21: the hosts may have another supervisor by now, which has opened the containers elsewhere.
-        return self._map if self._term.is_held() else self._map.second_hand()
+        return found if self._term.is_held() else found.second_hand()
 
     # --- an operator's orders --------------------------------------------------------------------
 
@@ -373,24 +362,12 @@ class Supervisor:
             connection.send(order)  # A lost connection is reported to the fleet, which decides again.
 
     def _publish(self) -> None:
-        now = anyio.current_time()
-        moved = set()
-        for index in sorted(self.fleet.assignments.changed):
-            assignment = self.fleet.assignments[index]
+        now, assignments = anyio.current_time(), self.fleet.assignments
+        stepped = [assignments[index] for index in sorted(assignments.changed)]
+        assignments.changed.clear()
+        for assignment in stepped:
             self.failover_times.note(assignment, now)
-            is_served = assignment.phase is AssignmentPhase.SERVING
-            closed = assignment.absence if assignment.is_withheld else ""
-            owner = (assignment.host, assignment.epoch) if is_served else closed
-            if owner != self._owners.pop(index, ""):
-                moved.add(index)
-            if owner:
-                self._owners[index] = owner
-        self.fleet.assignments.changed.clear()
-        if moved:
-            self.map_version += 1
-            # Replaced before it is set: whoever wakes and waits again must find the next one.
-            changed, self.changed = self.changed, anyio.Event()
-            changed.set()
+        if moved := self.published.note(stepped):
             self._news.note_moved(moved)
         if self._join_listener is not None:
             self._join_listener.note([host.id for host in self.fleet.hosts.values() if host.joined])
@@ -695,3 +672,15 @@ class Supervisor:
                     and not self.fleet.hosts[each.host].exit_ordered
                 ]
             )
+
+
+def log_command(command: Command) -> None:
+    """What costs containers their host, and not by order, is a warning."""
+    fields = attrs.asdict(command)
+    match command:
+        case ReportSilence():
+            _log.warning("host_silent", **fields, setting="server.silence")
+        case ForgetHost(reason=reason) if reason:
+            _log.warning("host_forgotten", **fields)
+        case _:
+            _log.info("command_issued", **fields, kind=type(command).__name__)

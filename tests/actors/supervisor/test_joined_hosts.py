@@ -21,11 +21,11 @@ from tierlog.actors.supervisor.commands import (
     ForgetHost,
     OpenContainer,
     SpawnHost,
-    log_command,
 )
 from tierlog.actors.supervisor.fleet import Fleet
 from tierlog.actors.supervisor.hosts import HostPhase, default_id, joined_id_refusal
 from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
+from tierlog.actors.supervisor.supervisor import log_command
 
 
 def loads(world: Machine) -> list[int]:

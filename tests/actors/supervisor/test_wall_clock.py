@@ -33,13 +33,13 @@ async def test_a_wall_clock_jump_neither_causes_nor_delays_a_failover(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(beat)
         tasks.start_soon(supervisor.tick)
-        version = supervisor.map_version
+        version = supervisor.published.version
         for jump in (-HOUR, HOUR, 0.0):
             jumps.append(jump)
             await anyio.sleep(
                 1.5 * SILENCE
             )  # Longer than a silence: a beat that counts for nothing would show.
-            assert (supervisor.is_ready, supervisor.fleet.failovers, supervisor.map_version) == (
+            assert (supervisor.is_ready, supervisor.fleet.failovers, supervisor.published.version) == (
                 True,
                 0,
                 version,
@@ -53,16 +53,16 @@ async def test_a_wall_clock_jump_neither_causes_nor_delays_a_failover(
                     not all(assignment.host not in ("", host) for assignment in supervisor.fleet.assignments)
                     or not supervisor.is_ready
                 ):
-                    await supervisor.changed.wait()
+                    await supervisor.published.changed.wait()
             supervisor.silent = set()
             with anyio.fail_after(scaled(30)):
                 while (
                     len({assignment.host for assignment in supervisor.fleet.assignments}) < 2
                     or not supervisor.is_ready
                 ):
-                    await supervisor.changed.wait()
+                    await supervisor.published.changed.wait()
         tasks.cancel_scope.cancel()
 
-    assert supervisor.map_version > version
+    assert supervisor.published.version > version
     assert supervisor.failover_times.recent
     assert all(0 <= seconds < 10 for seconds in supervisor.failover_times.recent)

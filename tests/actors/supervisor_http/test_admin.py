@@ -42,7 +42,7 @@ class Admin:
         """A long poll that has a minute to wait."""
         return (
             b"GET /v1/containers?after=%d&wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n"
-            % self.supervisor.map_version
+            % self.supervisor.published.version
         )
 
 
@@ -182,7 +182,7 @@ async def test_h11_a_long_poll_for_the_map_ends_when_its_client_disconnects() ->
 
 async def test_h11_a_change_of_the_map_ends_a_long_poll() -> None:
     async with admin() as served:
-        known = served.supervisor.map_version
+        known = served.supervisor.published.version
         versions: list[int] = []
 
         async def poll() -> None:
@@ -194,7 +194,7 @@ async def test_h11_a_change_of_the_map_ends_a_long_poll() -> None:
             await until(lambda: served.front.tails == 1)
             served.supervisor.lose("host-0")
 
-    assert versions == [served.supervisor.map_version]
+    assert versions == [served.supervisor.published.version]
     assert versions[0] > known
 
 
