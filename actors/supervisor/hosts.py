@@ -129,9 +129,12 @@ class Host:
         return self.phase is HostPhase.SERVING
 
     def exits_by_order(self, code: int | None) -> bool:
-        """Whether its end now is the one that it was ordered, as far as is known. ``code``: with which its
-        process exited; None if that is unknown."""
-        return self.exit_ordered and not self.killed and code in (0, None)
+        """Whether its end now is that of its drain, as far as is known. ``code``: with which its process
+        exited; None if that is unknown."""
+        if code is None:
+            return self.exit_ordered and not self.killed
+        # A second signal ends it before it is ordered to exit, and it closes its containers all the same.
+        return code == 0 and self.phase is HostPhase.DRAINING
 
     def step(self, event: HostEvent, now: float) -> bool:
         """Note an event; returns whether it changed the phase. An event that is illegal in the phase is late

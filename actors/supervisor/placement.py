@@ -58,8 +58,8 @@ class Placement:
     def lose(self, assignment: Assignment, now: float, *, by_order: bool = False) -> None:
         """Its host is lost. It is opened elsewhere at once, unless that happened too often lately.
 
-        ``by_order``: the host was ordered to close it, or to exit, and did as far as is known: no failover
-        (rule V8)."""
+        ``by_order``: the host was ordered to close it, or drained, and has closed it as far as is known: no
+        failover (rule V8)."""
         # Also if a pause is left from before another host's opening was adopted.
         assignment.due = now
         if not by_order:

@@ -49,6 +49,19 @@ def test_v8_an_exit_by_order_is_no_failover_nor_a_sign_of_a_fault(code: int | No
     assert (world.fleet.failovers, world.fleet.hosts["host-0"].exits) == (0, [])
 
 
+@pytest.mark.parametrize(("code", "failovers"), [(0, 0), (1, 1), (None, 1)])
+def test_v8_a_host_that_drains_and_exits_with_0_before_it_is_ordered_to_has_closed_its_containers(
+    code: int | None, failovers: int
+) -> None:
+    """A second signal ended it."""
+    world = machine(2, 2)
+    world.frozen.add("host-0")
+    world.do(world.fleet.drain("host-0", world.now))
+    assert world.count(DrainHost) == 0
+    world.fleet.exited("host-0", world.now, code)
+    assert (world.fleet.failovers, len(world.fleet.hosts["host-0"].exits)) == (failovers, failovers)
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_v8_a_container_that_loses_its_host_by_order_waits_for_no_pause_from_before_it_was_served(
     hosts: int,
