@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import zlib
 from collections.abc import Mapping
 from zipimport import ZipImportError, zipimporter
 
@@ -42,7 +43,8 @@ def _is_installed(entry: str, installed: str) -> bool:
         archived = zipimporter(os.path.join(entry, package)).get_source("version")
         with open(os.path.join(installed, package, "version.py"), encoding="utf-8") as stream:
             return stream.read() == archived
-    except (ZipImportError, OSError):
+    # Of a damaged archive any of them, by where the damage is.
+    except (ZipImportError, OSError, EOFError, UnicodeDecodeError, zlib.error):
         return False
 
 

@@ -61,6 +61,37 @@ def test_what_is_no_archive_stays(tmp_path: Path, installed: str) -> None:
     assert without_archives(path, installed) == path
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_archive_that_is_damaged_anywhere_stays_or_reads_as_it_should(
+    tmp_path: Path, installed: str, compression: int
+) -> None:
+    """A byte of it, or all that follows."""
+    whole = tmp_path / "whole.zip"
+    with zipfile.ZipFile(whole, "w", compression) as made:
+        made.writestr("pyspark/version.py", "__version__ = '1'\n")
+    data, stayed = whole.read_bytes(), 0
+    for place in range(len(data)):
+        damaged = (bytes((*data[:place], data[place] ^ 0xFF, *data[place + 1 :])), data[:place])
+        for kind, content in enumerate(damaged):
+            # Python keeps the directory of each archive that it has read.
+            path = tmp_path / f"pyspark-{place}-{kind}.zip"
+            path.write_bytes(content)
+            kept = without_archives({"PYTHONPATH": str(path)}, installed)
+            assert kept in ({}, {"PYTHONPATH": str(path)})
+            stayed += bool(kept)
+    assert stayed > len(data)
+
+
+def test_an_archive_or_a_package_with_a_version_that_is_no_text_stays(tmp_path: Path, installed: str) -> None:
+    spark, gateway = tmp_path / "pyspark.zip", archive(tmp_path / "py4j-1-src.zip", "py4j", "1")
+    with zipfile.ZipFile(spark, "w") as made:
+        made.writestr("pyspark/version.py", b"\xff\xfe")
+    (Path(installed) / "py4j" / "version.py").write_bytes(b"\xff\xfe")
+    path = {"PYTHONPATH": os.pathsep.join((str(spark), gateway))}
+
+    assert without_archives(path, installed) == path
+
+
 def test_workers_import_the_pyspark_that_is_installed() -> None:
     """Spark's own archive has its version, and arguments are passed on."""
     pyspark = pytest.importorskip("pyspark", reason="needs PySpark: pip install -e '.[dev,spark]'")
