@@ -155,10 +155,12 @@ def _show(done: Migration) -> None:
         )
         return
 
+    again = f"`tierlog lts verify {done.chunks}` reads all of it again: do that before you delete anything"
     output.print_lines(
         [
             what,
             f"the store is in {done.target} now; in {done.source} it cannot be opened any more",
+            *([] if done.keeps_chunks else [again]),
             f"once you have seen it there, delete the old place: {', '.join(done.left)}",
         ]
     )

@@ -62,7 +62,7 @@ from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import take_snapshot
 from .backup_copy import copy_backup, copy_elements
 from .copied_objects import CopiedObjects, Totals
-from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart
+from .migration_places import Building, ChunkPlace, MigrationPlace, check_apart, list_left
 from .place_of_copies import PlaceOfCopies, VerifiedObjects, reader_of
 
 KEEP = "keep"
@@ -122,12 +122,11 @@ async def migrate(
     ``Unavailable``, ``Unsupported``."""
     async with source.connected():
         identity, own = await _identity_of(source), await source.chunks()
-        if chunks == KEEP:
-            if not own.location.chunks:
-                raise InvalidArgument(f"{own.shown} is a part of {source.shown}: its chunks must be copied")
-            target.choose_chunks(own.location.chunks, own.location.s3)
-        elif chunks:
-            target.choose_chunks(chunks)
+        if chunks:
+            chunks, s3 = (own.shown, own.location.s3) if chunks == KEEP else (chunks, None)
+            target.choose_chunks(chunks, s3)
+            # Before the target is asked, which may refuse such a place with a worse reason.
+            list_left(source, own, [chunks])
         async with target.connected():
             new = await target.new_chunks()
             check_apart(source, own, target, new)
@@ -231,7 +230,8 @@ class _Move:
         return self._report(is_complete=True)
 
     def _report(self, *, is_complete: bool) -> Migration:
-        left = self._source.left(self._own, keeps_chunks=not self._copies) if is_complete else []
+        needed = [self._new.shown, *self._target.roots()]
+        left = list_left(self._source, self._own, needed) if is_complete else []
         return Migration(
             self._identity.store_id.hex(),
             self._source.shown,
@@ -288,7 +288,7 @@ class _Move:
             place = "" if end is None else folder_of(end.element).shown
         if not place:
             return ""
-        left = ", ".join(self._target.left(theirs, keeps_chunks=keeps))
+        left = ", ".join(list_left(self._target, theirs, [self._own.shown, *self._source.roots()]))
         return f"it is the one that was moved to {place}. Once you have seen it there, delete {left}, or "
 
     async def _check_no_other(self, ends: Sequence[_Ended]) -> None:
@@ -334,8 +334,15 @@ class _Move:
             await ensure_store_record(chunks, identity.store_id, identity.containers, name=MIGRATION_RECORD)
 
     async def _has_mark(self, chunks: ChunkStorage) -> bool:
-        """Raises ``StoreMismatch`` if it is that of another store."""
-        mark = await read_store_record(chunks, MIGRATION_RECORD)
+        """Raises ``StoreMismatch`` if it is that of another store, ``InvalidArgument`` if it is damaged."""
+        try:
+            mark = await read_store_record(chunks, MIGRATION_RECORD)
+        except DataCorruption as error:
+            raise InvalidArgument(
+                f"{self._new.shown}/{MIGRATION_RECORD}, the mark of a move, is damaged ({error.reason}): "
+                f"name another place, after `tierlog migrate {self._source.named} --undo` if it is this "
+                f"move's"
+            ) from error
         if mark is not None and mark.store != self._identity.store_id:
             raise being_moved(self._target.named, mark.store)
         return mark is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
@@ -24,7 +24,7 @@ from ...storage_backends.base.errors import InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
-from ...storage_backends.chunks.s3_location import parse_location
+from ...storage_backends.chunks.s3_location import SCHEME as BUCKET
 from ..folder.chunk_location import (
     ChunkLocation,
     folder_location,
@@ -46,7 +46,7 @@ from ..folder.paths import (
     refuse_other_files,
     run_program,
 )
-from ..folder.place import SharedLocation, shared_location
+from ..folder.place import BOOKKEEPER, SharedLocation, shared_location
 from ..folder.restore_folder import (
     finish_restore,
     only_restore,
@@ -65,6 +65,9 @@ from ..store.store import SegmentStore
 
 OnlyService = Callable[[Coordination, StoreIdentity], AbstractAsyncContextManager[object]]
 """While it is entered nobody serves the store. Raises ``Unavailable`` if somebody does."""
+
+_LINKS_MAX = 40
+"""More on the way to a folder are a loop."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -200,7 +203,7 @@ class FolderPlace(MigrationPlace):
         return ChunkPlace(folder_location(self._config), self._folder, self._files, self._world)
 
     def roots(self) -> list[str]:
-        return [_slashed(os.path.realpath(self._folder.path))]
+        return [f"{self._folder.path}/"]
 
     def left(self, chunks: ChunkPlace, *, keeps_chunks: bool) -> list[str]:
         others = [] if keeps_chunks or not chunks.location.chunks else chunks.own()
@@ -399,23 +402,66 @@ def make_place(
 
 
 def check_apart(source: MigrationPlace, own: ChunkPlace, target: MigrationPlace, new: ChunkPlace) -> None:
-    """Raises ``InvalidArgument`` if the two places overlap, but for chunks that stay where they are."""
-    mine, there = source.roots(), target.roots()
+    """Raises ``InvalidArgument`` if the two places overlap, but for chunks that stay where they are, or if
+    what is left of the old one contains something of the new one."""
+    _check_disjoint(source, source.roots(), target, target.roots())
+    list_left(source, own, [new.shown, *target.roots()])
     if own.shown != new.shown:
-        mine, there = [*mine, _root(own)], [*there, _root(new)]
+        _check_disjoint(source, [*source.roots(), own.shown], target, [*target.roots(), new.shown])
+
+
+def _check_disjoint(
+    source: MigrationPlace, mine: Iterable[str], target: MigrationPlace, there: Iterable[str]
+) -> None:
     for one in mine:
         for other in there:
-            if one.startswith(other) or other.startswith(one):
+            if _is_within(one, other) or _is_within(other, one):
                 raise InvalidArgument(
                     f"{source.shown} and {target.shown} are the same place, or one is within the other: name "
                     f"a folder, or a prefix of a bucket, elsewhere"
                 )
 
 
-def _root(chunks: ChunkPlace) -> str:
-    if chunks.location.is_bucket:
-        return str(parse_location(chunks.shown))
-    return _slashed(os.path.realpath(chunks.shown))
+def list_left(old: MigrationPlace, chunks: ChunkPlace, needed: Iterable[str]) -> list[str]:
+    """What may be deleted of ``old``, whose chunks are in ``chunks``, once its store is elsewhere and needs
+    the places ``needed`` (rule E6). Raises ``InvalidArgument`` if one of these would be deleted with it."""
+    needed = [_slashed(place) for place in needed]
+    left = old.left(chunks, keeps_chunks=_slashed(chunks.shown) in needed)
+    for place in needed:
+        if any(_is_within(place, each) for each in left):
+            raise InvalidArgument(f"{place} is a part of {old.shown}: its chunks must be copied")
+        if any(_is_within(each, place) for each in left):
+            raise InvalidArgument(f"{place} is around a part of {old.shown}: name a place elsewhere")
+    return left
+
+
+def _is_within(place: str, outer: str) -> bool:
+    """Whether ``place`` is ``outer`` or lies in it, or is a folder that is reached through it by links."""
+    if any(each.startswith((BUCKET, BOOKKEEPER)) for each in (place, outer)):
+        return _slashed(place).startswith(_slashed(outer))
+    above, name = os.path.split(outer.rstrip("/"))
+    ways = os.path.join(os.path.realpath(above), name), os.path.realpath(outer)
+    return any(_slashed(each).startswith(_slashed(way)) for each in _looked_up(place) for way in ways)
+
+
+def _looked_up(path: str) -> list[str]:
+    """The names that the system looks up on the way to ``path``, each in a folder that is named without
+    links."""
+    names, found, here, links = path.split("/"), list[str](), "/", 0
+    while names:
+        name = names.pop(0)
+        if name == "..":
+            here = os.path.dirname(here)
+        elif name not in ("", "."):
+            found.append(os.path.join(here, name))
+            if os.path.islink(found[-1]) and links < _LINKS_MAX:
+                links += 1
+                target = os.readlink(found[-1])
+                here = "/" if target.startswith("/") else here
+                names = [*target.split("/"), *names]
+            else:
+                here = found[-1]
+    return found
 
 
 def _slashed(path: str) -> str:

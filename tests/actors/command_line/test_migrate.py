@@ -56,8 +56,10 @@ def test_a_store_is_prepared_and_then_moved(run: Run, folder: Path) -> None:
     again = run("migrate", str(folder), "--to", str(new), "--confirm")
     assert again.out.splitlines()[1:] == [
         f"the store is in {report['target']} now; in {report['source']} it cannot be opened any more",
+        f"`tierlog lts verify {new}/lts` reads all of it again: do that before you delete anything",
         f"once you have seen it there, delete the old place: {folder}/",
     ]
+    assert run("lts", "verify", f"{new}/lts").code == 0
 
 
 def test_a_prepared_move_is_given_up(run: Run, folder: Path) -> None:

@@ -387,6 +387,22 @@ async def test_e6_the_target_of_another_move_is_refused(site: Site) -> None:
     await site.move("old", "new")
 
 
+async def test_e6_a_place_with_a_damaged_mark_is_named(site: Site) -> None:
+    async with site.opened("old") as store:
+        before = await filled(store)
+    await site.move("old", "new", confirms=False)
+    mark = site.path / "new" / "lts" / "_system" / "migration"
+    flip_bit(mark, 10)
+    undo = f"name another place, after `tierlog migrate {site.path}/old --undo`"
+    for confirms in (False, True):
+        with pytest.raises(InvalidArgument, match=f"{mark}, the mark of a move, is damaged .*{undo}"):
+            await site.move("old", "new", confirms=confirms)
+    assert await site.undo("old")
+    await site.move("old", "other")
+    async with site.opened("other") as store:
+        await check_moved(store, before)
+
+
 @pytest.mark.parametrize("inner", ["x", "lts/x"])
 async def test_e6_inside_the_target_of_a_move_no_store_is_made(site: Site, inner: str) -> None:
     """It would keep the move from being completed, and be deleted with the target if that is given up."""

@@ -378,6 +378,85 @@ async def test_e6_chunks_are_moved_only_into_a_folder_that_is_there(ledgers: Sit
         await check_moved(store, before)
 
 
+async def test_e6_chunks_do_not_stay_in_the_old_folder_however_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be deleted with it. Nothing is begun."""
+    site, cluster = Site(tmp_path), in_memory(tmp_path, monkeypatch).cluster
+    async with site.opened("old") as store:
+        before = await filled(store)
+    old, inner, elsewhere = tmp_path / "old", tmp_path / "old" / "lts" / "inner", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for link, to in {"folder": old, "chunks": old / "lts", "inner": inner, "old/out": elsewhere}.items():
+        (tmp_path / link).symlink_to(to)
+    names = (
+        "",
+        "/",
+        "/lts",
+        "/lts/",
+        "//lts//",
+        "/./lts",
+        "/wal/../lts",
+        "/../old/lts",
+        "/lts/inner",
+        "/out",
+    )
+    links = ("chunks", "chunks/", "folder/lts", "folder/../old/lts", "inner", "folder/out", "old/out/inner")
+    records = dict(cluster.records)
+    for chunks in ("keep", *(f"{old}{name}" for name in names), *(f"{tmp_path}/{link}" for link in links)):
+        for target in ("ledgers-a", "new", "bucket-a"):
+            for confirms in (False, True):
+                with pytest.raises(InvalidArgument, match="is a part of .*old: its chunks must be copied"):
+                    await site.move("old", target, chunks=chunks, confirms=confirms)
+    assert dict(cluster.records) == records
+    assert not (tmp_path / "new").exists()
+    assert not inner.exists()
+    async with site.opened("old") as store:
+        assert await store.backups() == []
+        await check_moved(store, before)
+
+
+async def test_e6_chunks_do_not_stay_in_the_old_folder_because_of_a_record_of_the_new_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, cluster = Site(tmp_path), in_memory(tmp_path, monkeypatch).cluster
+    async with site.opened("old") as store:
+        before = await filled(store)
+    recorded = encode_location(ChunkLocation(str(tmp_path / "old" / "lts"), site.settings.s3))
+    cluster.create("/stores/ledgers-a/chunks", recorded)
+    with pytest.raises(InvalidArgument, match="is a part of .*old: its chunks must be copied"):
+        await site.move("old", "ledgers-a")
+    async with site.opened("old") as store:
+        await check_moved(store, before)
+
+
+async def test_e6_what_a_moved_store_needs_is_never_among_what_may_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its chunks are in the old folder all the same, there is no advice."""
+    site, cluster = Site(tmp_path), in_memory(tmp_path, monkeypatch).cluster
+    async with site.opened("old") as store:
+        before = await filled(store)
+    recorded = encode_location(ChunkLocation(str(tmp_path / "old" / "lts"), site.settings.s3))
+    cluster.create("/stores/ledgers-a/chunks", recorded)
+    needed = "old/lts/ is a part of .*old: its chunks must be copied"
+    with monkeypatch.context() as patch:
+        patch.setattr(migration, "check_apart", lambda *places: None)
+        for _ in ("completed", "repeated"):
+            with pytest.raises(InvalidArgument, match=needed):
+                await site.move("old", "ledgers-a")
+    async with site.opened("ledgers-a") as store:
+        await check_moved(store, before)
+        after = await seen(store)
+    with pytest.raises(InvalidArgument, match=needed):
+        await site.move("ledgers-a", "old")
+    # The way out of there.
+    await site.move("ledgers-a", "ledgers-b", chunks=str(tmp_path / "shared"))
+    shutil.rmtree(tmp_path / "old")
+    async with site.opened("ledgers-b") as store:
+        assert await seen(store) == after
+
+
 async def test_e7_a_prepared_move_has_one_place_for_the_chunks(ledgers: Site) -> None:
     async with ledgers.opened("old"):
         pass
