@@ -71,8 +71,9 @@ class Coordination(ABC):
 
     @abstractmethod
     async def load(self, name: str) -> Record | None:
-        """The record, or None if there never was one: no record is ever removed. One of more than
-        ``RECORD_BYTES_MAX`` bytes, which nobody has set, has no data: whoever decodes it finds it damaged."""
+        """The record, or None if there never was one: no record is ever removed. An empty one, or one of more
+        than ``RECORD_BYTES_MAX`` bytes, nobody has set: it has no data, and whoever decodes it finds it
+        damaged."""
 
     @abstractmethod
     async def compare_and_set(self, name: str, data: bytes, version: str = "") -> str | None:

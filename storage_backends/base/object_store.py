@@ -48,7 +48,8 @@ class ObjectStore(ABC):
 
     @abstractmethod
     async def get(self, key: str, size: int) -> StoredObject | None:
-        """The object with its first ``size`` bytes, at least 1, or None if there is none."""
+        """The object with its first ``size`` bytes, at least 1, or None if there is none. An empty object is
+        one that was cut: no record and no log has such."""
 
     @abstractmethod
     def list(self, prefix: str) -> AsyncGenerator[ListedKey, None]:

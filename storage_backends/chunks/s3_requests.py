@@ -534,8 +534,24 @@ class S3Requests:
             raise
 
     async def _get_start(self, key: str, size: int) -> StoredObject:
-        data, answer = await self._get_range(key, 0, size)
+        try:
+            data, answer = await self._get_range(key, 0, size)
+        except Exception as error:
+            # An empty object has no range, and this answer has no version: it is fetched whole.
+            if status_of(error) != 416:
+                raise
+            return await self._get_empty(key)
         return StoredObject(data, int(answer["ContentRange"].rpartition("/")[2]), str(answer["ETag"]))
+
+    async def _get_empty(self, key: str) -> StoredObject:
+        """Raises ``Unavailable`` if it is not empty any more: the caller asks again."""
+        assert self._client is not None
+        answer = await self._client.get_object(Bucket=self._bucket, Key=key)
+        async with answer["Body"] as body:
+            data = await _read_up_to(body, 1)
+        if data or answer["ContentLength"]:
+            raise Unavailable(f"s3://{self._bucket}/{key} was empty, and was replaced meanwhile")
+        return StoredObject(b"", 0, str(answer["ETag"]))
 
     async def _get_range(self, key: str, offset: int, size: int) -> tuple[bytes, Mapping[str, Any]]:
         """The bytes, and the answer's other fields."""

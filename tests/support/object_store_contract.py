@@ -62,6 +62,15 @@ class ObjectStoreContract(ABC):
             assert found is not None
             assert (found.data, found.length) == (bytes(range(10)), 100)
 
+    async def test_an_empty_object_is_there_and_can_be_replaced(self) -> None:
+        """Nobody puts one, but it may be what is left of another one."""
+        async with self.opened() as store:
+            version = await store.put("r", [b""]) or ""
+
+            assert await store.get("r", 10) == StoredObject(b"", 0, version)
+            assert await store.put("r", [b"1"]) is None
+            assert await store.put("r", [b"2"], version=version)
+
     async def test_a_list_has_every_object_below_its_prefix_with_its_length(self) -> None:
         async with self.opened() as store:
             for number in range(5):
