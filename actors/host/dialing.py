@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import anyio.lowlevel
 
-from ...journal.coordination.contract import CONTROL, Coordination
+from ...journal.coordination.contract import CONTROL, IDENTITY, Coordination
 from ...storage_backends.base.errors import TierlogError, Unavailable
+from ..folder.identity import decode
 from ..gateway.server.listener import ServerAddress
 from ..supervisor.control.messages import Challenge, Lines, Message, Proof, Proved, encode
 from ..supervisor.control.proof import PROOF_BYTES_MAX, answer_challenge, is_confirmed
@@ -110,7 +111,8 @@ class RecordDialer(Dialer):
     async def is_replaced(self, term: int) -> bool:
         with anyio.move_on_after(DIAL_SECONDS):
             try:
-                return (await self._record()).term > term
+                record = await self._record()
+                return record.is_of(self._store) and record.term > term
             except TierlogError:
                 # Nobody can follow a supervisor while the bucket is away.
                 return False
@@ -129,10 +131,7 @@ class RecordDialer(Dialer):
         record = await self._record()
         # V11: before its term, which is another store's.
         if not record.is_of(self._store):
-            raise Refused(
-                f"this host has store {self._store} open, and the supervisor on {record.machine} is that of "
-                f"store {record.store_id.hex()}, which was made in its place: start the host again"
-            )
+            await self._refuse(record)
         # V1: that of a supervisor that was replaced, and whose successor's comes.
         if record.term < term:
             raise Unavailable(
@@ -151,6 +150,20 @@ class RecordDialer(Dialer):
                 return connection
         except OSError as error:
             raise Unavailable(_unreachable(record, error)) from error
+
+    async def _refuse(self, record: ControlRecord) -> NoReturn:
+        """V11: the record of another store ends this host only if that store is there."""
+        found, place = await self._coordination.load(IDENTITY), self._coordination.place(IDENTITY)
+        # It is put before the first record `control` of its store.
+        if found is not None and decode(found.data, place).store_id.hex() != self._store:
+            raise Refused(
+                f"this host has store {self._store} open, and the supervisor on {record.machine} is that of "
+                f"store {record.store_id.hex()}, which was made in its place: start the host again"
+            )
+        raise Unavailable(
+            f"{self._coordination.place(CONTROL)} is that of store {record.store_id.hex()}, but {place} does "
+            f"not say that it was made in the place of {self._store}: the next supervisor replaces the record"
+        )
 
 
 def is_loopback(address: str) -> bool:

@@ -16,11 +16,13 @@ import pytest
 from support.joining import WORLD, coordination_in, hello, joinable
 from support.memory_objects import Bucket
 from support.patience import scaled
+from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.folder.identity import encode as encode_identity
 from tierlog.actors.host import dialing
 from tierlog.actors.host.dialing import RecordDialer, Refused, is_loopback
 from tierlog.actors.supervisor.control.messages import Challenge, Lines, Proved, Refuse, Welcome, encode
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
-from tierlog.journal.coordination.contract import CONTROL
+from tierlog.journal.coordination.contract import CONTROL, IDENTITY
 
 pytestmark = pytest.mark.anyio
 STORE = "73" * 16
@@ -104,13 +106,36 @@ async def test_v1_the_record_of_a_supervisor_that_was_replaced_is_ignored(
         assert "the supervisor of term 2 was replaced by that of term 3" in reason
 
 
+def put_identity(bucket: Bucket, store: bytes) -> None:
+    bucket.put(IDENTITY, encode_identity(StoreIdentity(store, b"l" * 16, 1, 0)), "")
+
+
 async def test_v11_the_record_of_the_store_that_was_made_in_its_place_ends_the_host() -> None:
     """Whatever its term: it is another store's."""
     bucket = Bucket()
+    put_identity(bucket, b"n" * 16)
     put(bucket, record(free_port(), store_id=b"n" * 16))
     for term in (0, 9):
         with pytest.raises(Refused, match=f"has store {STORE} open, and .* of store {'6e' * 16}"):
             await dialer(bucket).dial(term)
+
+
+@pytest.mark.parametrize("identity", ["its own", "damaged", "missing"])
+async def test_v11_the_record_of_a_store_that_is_not_there_ends_no_host(
+    identity: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was copied, or put back by mistake: the next supervisor of the host's store replaces it."""
+    bucket = Bucket()
+    if identity == "damaged":
+        bucket.put(IDENTITY, b"", "")
+    elif identity == "its own":
+        put_identity(bucket, bytes.fromhex(STORE))
+    put(bucket, record(free_port(), store_id=b"n" * 16, term=50))
+    reason = await reason_of(dialer(bucket), caplog)
+    assert (
+        "memory:store" if identity == "damaged" else f"memory:control is that of store {'6e' * 16}"
+    ) in reason
+    assert not await dialer(bucket).is_replaced(3), "its term is another store's"
 
 
 async def test_a_supervisor_of_this_machine_that_is_gone_is_named(caplog: pytest.LogCaptureFixture) -> None:
