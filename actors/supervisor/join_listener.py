@@ -22,6 +22,7 @@ from ...storage_backends.base.errors import (
     DataCorruption,
     OutcomeUnknown,
     StorageFull,
+    StoreMismatch,
     Unavailable,
     Unsupported,
 )
@@ -150,7 +151,12 @@ class JoinListener:
             found = await self._coordination.load(CONTROL)
             if found is not None and found.data == self._newest and not is_new:
                 return
-            lost = self._why_lost(found, record)
+            try:
+                lost = self._why_lost(found, record)
+            except StoreMismatch as error:
+                # V12: a newer supervisor has raised the term before, and the check raises `NotOwner`.
+                await self._term.check()
+                lost = f"no supervisor that has taken over has put it: {error}"
             if lost and self.published.is_set():
                 # V12: not in the place of a store that was removed, nor while another may be active.
                 await self._term.confirm()
@@ -162,7 +168,7 @@ class JoinListener:
 
     def _why_lost(self, found: Record | None, record: ControlRecord) -> str:
         """Why what was found is none that this supervisor has put; empty if it is. Raises ``NotOwner`` if it
-        is a later one's."""
+        is a later one's, ``StoreMismatch`` if it has a newer format."""
         place = self._coordination.place(CONTROL)
         if found is None:
             return f"{place} is missing"

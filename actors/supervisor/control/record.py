@@ -76,7 +76,8 @@ def decode_control(data: bytes, place: str) -> ControlRecord:
     # After the checksum: damage must not be reported as a newer format.
     if magic == _MAGIC and version > FORMAT_VERSION:
         raise StoreMismatch(
-            f"{place} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"
+            f"{place} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog, "
+            f"or remove the record if no newer one has served this store"
         )
     try:
         if magic != _MAGIC or not 1 <= version <= FORMAT_VERSION:

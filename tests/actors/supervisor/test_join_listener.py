@@ -16,12 +16,17 @@ from support.joining import WORLD, FixedTerm, coordination_in, joinable
 from support.memory_objects import Bucket, MemoryObjects
 from support.patience import scaled
 from tierlog.actors.supervisor import join_listener
-from tierlog.actors.supervisor.control.record import ControlRecord, decode_control, encode_control
+from tierlog.actors.supervisor.control.record import (
+    FORMAT_VERSION,
+    ControlRecord,
+    decode_control,
+    encode_control,
+)
 from tierlog.actors.supervisor.join_listener import JoinListener, find_predecessor
 from tierlog.actors.supervisor.term import Term
 from tierlog.journal.coordination.contract import CONTROL, RECORD_BYTES_MAX
 from tierlog.journal.coordination.objects import ObjectCoordination
-from tierlog.storage_backends.base.checksum import Buffer
+from tierlog.storage_backends.base.checksum import Buffer, crc32c
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
@@ -109,7 +114,7 @@ async def test_d1_a_late_put_of_the_record_is_refused_though_its_hosts_are_those
 
 
 class Confirming(FixedTerm):
-    """Looks often. ``refusals``: what ``confirm`` raises, one after the other."""
+    """Looks often. ``refusals``: what ``confirm`` and ``check`` raise, one after the other."""
 
     interval = 0.01
 
@@ -123,6 +128,8 @@ class Confirming(FixedTerm):
         if self.refusals:
             self.refused += 1
             raise self.refusals.pop(0)
+
+    check = confirm
 
 
 RECORD = ControlRecord(3, b"s" * 32, "10.0.0.9", 1, "node-b", ("a",), STORE)
@@ -164,6 +171,12 @@ LOST = {
     "is of the term 2": encode_control(attrs.evolve(RECORD, term=2)),
     "is of another store": encode_control(attrs.evolve(RECORD, term=9, store_id=b"t" * 16)),
 }
+
+
+def of_a_newer_format() -> bytes:
+    body = bytearray(encode_control(RECORD)[:-4])
+    body[4:6] = (FORMAT_VERSION + 1).to_bytes(2)
+    return bytes(body) + crc32c(bytes(body)).to_bytes(4)
 
 
 @pytest.mark.parametrize("what", LOST)
@@ -232,3 +245,37 @@ async def test_v12_nothing_is_put_where_the_store_or_the_term_is_gone(
             lose(bucket, data)
             await anyio.sleep_forever()
     assert (bucket.objects[CONTROL][0] if CONTROL in bucket.objects else None) == data
+
+
+async def test_v12_a_record_of_a_newer_format_is_replaced_by_who_has_the_term(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not while nobody can tell whose the term is."""
+    monkeypatch.setattr(join_listener, "_RETRY_SECONDS", 0.01)
+    bucket, term = Bucket(), Confirming(3)
+    async with publishing(bucket, term):
+        term.refusals = [Unavailable("nobody answers")] * 3
+        lose(bucket, of_a_newer_format())
+        while bucket.objects[CONTROL][0] == of_a_newer_format():
+            await anyio.sleep(0.001)
+        assert found_in(bucket) == RECORD
+    assert term.refused == 3
+    assert "no supervisor that has taken over has put it: memory:control has format 3" in caplog.text
+
+
+async def test_v12_a_record_of_a_newer_supervisor_is_left_alone() -> None:
+    bucket, term = Bucket(), Confirming(3)
+    with pytest.RaisesGroup(NotOwner):
+        async with publishing(bucket, term):
+            term.refusals = [NotOwner("another supervisor took over")]
+            lose(bucket, of_a_newer_format())
+            await anyio.sleep_forever()
+    assert bucket.objects[CONTROL][0] == of_a_newer_format()
+
+
+async def test_v12_a_record_of_a_newer_format_keeps_supervisors_from_starting() -> None:
+    """It may be of one that served before, whose term and hosts only a newer build can read."""
+    bucket = Bucket()
+    bucket.put(CONTROL, of_a_newer_format(), "")
+    with pytest.raises(StoreMismatch, match="use a newer tierlog, or remove the record if no newer one"):
+        await joined_before(bucket)
