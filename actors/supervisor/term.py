@@ -21,7 +21,7 @@ import anyio
 import attrs
 
 from ...journal.coordination.contract import SUPERVISOR, TERM, Coordination, Lease, LeaseHeld, Record
-from ...journal.registers.local import REGISTER_BYTES, decode_image, encode_epoch
+from ...journal.registers.local import REGISTER_BYTES, OtherLog, decode_image, encode_epoch
 from ...storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
@@ -113,7 +113,7 @@ class Term:
     async def check(self) -> None:
         """Renew the lease. Raises ``NotOwner`` if a later supervisor has started."""
         record = await self._coordination.load(TERM)
-        newest = _number(self._coordination, record, self._log_id)
+        newest = await _number(self._coordination, record, self._log_id, self._confirm)
         if newest is not None and newest > self.number:
             raise superseded(self.number, newest)
         try:
@@ -190,7 +190,7 @@ async def _claimed(
 
     async def raise_term() -> tuple[int, Predecessor]:
         predecessor = await find_predecessor()
-        return await _raise_term(coordination, log_id, owner, predecessor.term), predecessor
+        return await _raise_term(coordination, log_id, owner, predecessor.term, confirm), predecessor
 
     lease = await _take_lease(coordination, options, raise_term)
     try:
@@ -280,11 +280,13 @@ def _refused(error: LeaseHeld, options: TermOptions) -> Unavailable:
     return Unavailable(f"{error.holder} already supervises this store: stop it first{remedy}")
 
 
-async def _raise_term(coordination: Coordination, log_id: bytes, owner: bytes, served: int) -> int:
+async def _raise_term(
+    coordination: Coordination, log_id: bytes, owner: bytes, served: int, confirm: Confirm | None
+) -> int:
     """``served``: the newest term that is known to have been taken."""
     while True:
         record = await coordination.load(TERM)
-        newest = _number(coordination, record, log_id) or 0
+        newest = await _number(coordination, record, log_id, confirm) or 0
         if newest < served:
             _log.warning("term_was_put_back", place=coordination.place(TERM), term=newest, served=served)
         # V1: the record alone could lead to a term that was there before.
@@ -301,13 +303,22 @@ def _encoded(log_id: bytes, number: int, owner: bytes) -> bytes:
     return encode_epoch(log_id, number, owner).ljust(REGISTER_BYTES, b"\0")
 
 
-def _number(coordination: Coordination, record: Record | None, log_id: bytes) -> int | None:
-    """The term in the record; None if there is none, or it is damaged."""
+async def _number(
+    coordination: Coordination, record: Record | None, log_id: bytes, confirm: Confirm | None
+) -> int | None:
+    """The term in the record; None if there is none, or it is damaged or another store's."""
     if record is None:
         return None
     try:
         return decode_image(record.data, log_id, coordination.place(TERM)).epoch
     except DataCorruption as error:
-        # V1: what is left of it would keep every supervisor out, and the lease shows who is active.
-        _log.warning("term_lost", reason=str(error))
-        return None
+        lost = str(error)
+    except OtherLog as error:
+        # V1: that store may be here, and its supervisor: its identity is put before its term.
+        if confirm is None:
+            raise
+        await confirm()
+        lost = str(error)
+    # V1: what is left of it would keep every supervisor out, and the lease shows who is active.
+    _log.warning("term_lost", reason=lost)
+    return None

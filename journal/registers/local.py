@@ -61,6 +61,10 @@ Raised = tuple[FileHandle, int, int]
 """The register, the epoch before, and the epoch now."""
 
 
+class OtherLog(StoreMismatch):
+    """The register is another log's."""
+
+
 class Watermark(Struct, frozen=True):
     """How far the log of ``epoch`` is known to be durable: it does not end before this (rule W3)."""
 
@@ -93,8 +97,8 @@ def decode_epoch(data: bytes, log_id: bytes, path: str) -> int:
 
 
 def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
-    """The epoch and its owner id. Raises ``DataCorruption`` if it is damaged, ``StoreMismatch`` if it is
-    another log's or has a newer format."""
+    """The epoch and its owner id. Raises ``DataCorruption`` if it is damaged, ``OtherLog`` if it is
+    another log's, ``StoreMismatch`` if it has a newer format."""
     if len(data) < EPOCH_RECORD_BYTES:
         raise DataCorruption("the register is cut short", file=path, offset=len(data))
     body = data[: EPOCH_RECORD_BYTES - _CRC.size]
@@ -107,8 +111,9 @@ def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
             f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"
         )
     if found_id != log_id:
-        raise StoreMismatch(
-            f"{path} belongs to log {found_id.hex()}, not to {log_id.hex()}: the folders were mixed up"
+        raise OtherLog(
+            f"{path} belongs to log {found_id.hex()}, not to {log_id.hex()}: it was copied from another "
+            f"store, or folders were mixed up"
         )
     if epoch > EPOCH_MAX:
         raise DataCorruption(f"no log has the epoch {epoch}", file=path, offset=0)
