@@ -119,9 +119,10 @@ class Term:
         try:
             await self._lease.renew(self._confirm and self._confirm_removed)
         except NotOwner as error:
-            # It is about to raise the term.
+            # Another supervisor is about to raise the term, or the record was copied here, or put back.
             raise NotOwner(
-                f"another supervisor took over ({error}): this one ends, the hosts obey the newer one"
+                f"another supervisor took over, or the record of the lease was exchanged ({error}): this one "
+                f"ends, and the hosts wait for the next one, which you start if none stands by"
             ) from error
         if record is not None and newest is None:
             data = _encoded(self._log_id, self.number, self._owner)
