@@ -57,6 +57,7 @@ class SessionCall(Exchange):
         "_sent",
         "_session",
         "_taken",
+        "_takes_body",
         "_timer",
         "id",
     )
@@ -74,7 +75,9 @@ class SessionCall(Exchange):
         self._granted = BODY_WINDOW
         """Bytes of the body that the client may send now."""
         self._taken = 0
-        """Bytes that the handler has taken since the last grant."""
+        """Bytes that the handler has taken, or that were dropped, since the last grant."""
+        self._takes_body = request.head.method == "POST"
+        """Whether a handler reads the body: for no other method one does, and what comes is dropped."""
         self._pieces: list[bytes] = []
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
         """The head of the answer, which is sent with its first block."""
@@ -92,7 +95,7 @@ class SessionCall(Exchange):
         raw_path, _, query = head.target.partition(b"?")
         path = raw_path.decode("ascii")
         headers = [*self._session.base_headers, *head.headers]
-        if request.size or head.method == "POST":
+        if self._takes_body:
             headers.append((b"content-length", b"%d" % request.size))
         return {
             **self._session.base_scope,
@@ -121,7 +124,10 @@ class SessionCall(Exchange):
 
         self.more_body = not last
         if piece and not self.is_answered:
-            self._pieces.append(piece)
+            if self._takes_body:
+                self._pieces.append(piece)
+            else:
+                self._grant(len(piece))
         self.event.set()
 
     async def receive(self) -> dict[str, Any]:
@@ -236,6 +242,7 @@ class SessionCall(Exchange):
         self._is_whole = not more
         if not more:
             self.is_answered = True  # for the handler; the call ends when all is sent
+            self._pieces.clear()  # nobody takes them
             self.event.set()
         self._pump()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -14,12 +15,21 @@ import anyio
 import pytest
 
 from support.http_server import ServedStore, Wrapped, everything, service, serving, until
+from support.patience import scaled
 from support.raw_session import JSON, OCTETS, UPGRADE, raw_session
 from support.stores import CONFIG
 from tierlog import open_store
 from tierlog.actors.gateway.server import session, write_side
 from tierlog.actors.gateway.server.context import ServerLimits
-from tierlog.actors.gateway.wire.session import BODY_WINDOW, Kind, decode_answer, decode_end, number_parts
+from tierlog.actors.gateway.wire.session import (
+    BODY_WINDOW,
+    PIECE_BYTES,
+    Kind,
+    decode_answer,
+    decode_end,
+    decode_number,
+    number_parts,
+)
 from tierlog.storage_backends.base.errors import NotOwner, TierlogError, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -309,6 +319,43 @@ async def test_n8_a_waiting_tail_has_no_task(a: ServedStore) -> None:
 
     await until(lambda: answers(a) == {("GET", 499): 50})
     assert a.gateway.tails == a.gateway.metrics.operation("tail").in_flight == 0
+
+
+async def test_n3_a_body_that_no_handler_reads_is_dropped_as_it_comes(a: ServedStore) -> None:
+    """Here behind the head of a tail, which has no task that could read it."""
+    async with raw_session(a) as client:
+        call = await client.begin("GET", TAIL, size=4 * BODY_WINDOW)
+        assert (await client.next()).kind == Kind.ANSWER
+        await until(lambda: a.gateway.tails == 1)
+        tracemalloc.start()
+        try:
+            with anyio.fail_after(scaled(10)):
+                for _ in range(6):
+                    for _ in range(2):
+                        await client.send(call, Kind.BODY, bytes(PIECE_BYTES))
+                    frame = await client.next()
+                    assert (frame.call, frame.kind) == (call, Kind.WINDOW)
+                    assert decode_number(frame.payload) == 2 * PIECE_BYTES
+            assert tracemalloc.get_traced_memory()[0] < BODY_WINDOW
+        finally:
+            tracemalloc.stop()
+        await a.store.append("a", b"x")
+        assert (await client.next()).payload == b"x"
+
+
+async def test_n3_a_body_behind_its_answer_is_not_kept(a: ServedStore) -> None:
+    """The answer waits for its client meanwhile."""
+    body = bytes(PIECE_BYTES)
+    target = f"/v1/segments/{'b' * 4000}/append"
+    async with raw_session(a) as client:
+        tracemalloc.start()
+        try:
+            for _ in range(16):
+                await client.begin("POST", target, body, *JSON, window=1)
+                assert decode_answer((await client.next()).payload).status == 415
+            assert tracemalloc.get_traced_memory()[0] < 8 * PIECE_BYTES
+        finally:
+            tracemalloc.stop()
 
 
 async def test_n8_a_tail_whose_window_is_full_waits_again_once_it_is_taken(a: ServedStore) -> None:
