@@ -48,8 +48,10 @@ _ANSWER = struct.Struct(">HI")
 _NUMBER = struct.Struct(">I")
 FRAME_HEAD_BYTES = _FRAME.size
 HEADERS_MAX = 256
-_HEADS_MAX, _HEAD_KEPT_MAX = 1024, 1024
-"""How many decoded heads are kept, and the longest: a client chooses what it sends."""
+_HEADS_BYTES_MAX = 32 << 10
+"""Memory for decoded heads that are kept: a client chooses what it sends."""
+_HEAD_OBJECTS_BYTES, _HEADER_OBJECTS_BYTES = 400, 200
+"""What the objects of a head, and of each of its headers, take besides their text."""
 _METHOD = re.compile(rb"[A-Z]{1,16}")
 _TARGET = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _NAME = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+")
@@ -235,19 +237,23 @@ def number_parts(number: int, text: str = "") -> tuple[Buffer, ...]:
 class HeadCache:
     """Decoded heads of requests: most calls of a client have the same few."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_bytes", "_known")
 
     def __init__(self) -> None:
         self._known: dict[bytes, RequestHead] = {}
+        self._bytes = 0
 
     def decode(self, head: bytes) -> RequestHead:
         found = self._known.get(head)
         if found is None:
             found = _request_head(head)
-            if len(head) <= _HEAD_KEPT_MAX:
-                if len(self._known) >= _HEADS_MAX:
+            size = 2 * len(head) + _HEAD_OBJECTS_BYTES + _HEADER_OBJECTS_BYTES * len(found.headers)
+            if size <= _HEADS_BYTES_MAX // 8:
+                if self._bytes + size > _HEADS_BYTES_MAX:
                     self._known.clear()
+                    self._bytes = 0
                 self._known[head] = found
+                self._bytes += size
         return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import sys
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -232,13 +234,29 @@ def test_n2_a_client_sends_no_header_with_control_characters(value: str) -> None
         joined_head(["GET", "/", "name", value])
 
 
-def test_n2_known_heads_have_a_bound() -> None:
+@pytest.mark.parametrize(("headers", "text"), [(250, 0), (12, 0), (2, 20), (1, 800), (0, 0)])
+def test_n2_known_heads_have_a_bound(headers: int, text: int) -> None:
+    """In memory: a name and a value are objects, however short they are."""
+    names = [f"z{chr(97 + number % 26)}" for number in range(headers)]
+    parts = [part for name in names for part in (name, "x" * text)]
     heads = HeadCache()
-    for number in range(3000):
-        heads.decode(joined_head(["GET", f"/v1/{number}"]))
+    for number in range(1000):
+        heads.decode(joined_head(["GET", f"/v1/{number:04}", *parts]))
 
-    assert len(heads._known) <= 1024
-    for number in range(10):
-        heads.decode(joined_head(["GET", f"/v1/{number}", "a", "b" * 2000]))
-    assert max(map(len, heads._known)) < 1100, "long ones are not kept"
+    assert memory_of(heads._known) < 48 << 10
     assert heads.decode(HEAD).target == b"/v1/batch"
+
+
+def memory_of(value: object) -> int:
+    """Bytes of it and of all that it consists of."""
+    parts: Iterable[object] = ()
+    if isinstance(value, dict):
+        parts = (*value.keys(), *value.values())
+    elif isinstance(value, tuple):
+        parts = value
+    return sys.getsizeof(value) + sum(map(memory_of, parts))
+
+
+def test_n2_the_heads_of_most_calls_are_decoded_once() -> None:
+    heads = HeadCache()
+    assert heads.decode(HEAD) is heads.decode(HEAD)
