@@ -11,7 +11,6 @@ sends itself."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Self
 
 import anyio
@@ -19,6 +18,7 @@ import anyio.lowlevel
 import httpx
 
 from ....storage_backends.base.connection_reason import connection_reason
+from ...kernel.connection_pools import ConnectionPools
 from ...kernel.lost_sockets import lost_sockets
 from ...telemetry.tracing import Tracing
 from .attempts import Send
@@ -140,7 +140,9 @@ class AsyncTransport:
         """Used where servers take them; None: everything goes over plain HTTP."""
         self._tracing = tracing
         self._pool = make()
-        self._parking = _ParkingPools(make)
+        self._parking = ConnectionPools(make, POLLS_MAX)
+        """When a container moves, all of its tails poll at once: some hundred in one pool would take each
+        other's time, on a busy machine until their deadline."""
         self._streams: set[httpx.AsyncBaseTransport] = set()
         """Pools of one connection each, for streams of tails, which cost the other requests nothing."""
         self._flights: dict[Cancellable, Send] = {}
@@ -269,36 +271,9 @@ class AsyncTransport:
         for scope in list(self._flights):
             scope.cancel()
         with anyio.CancelScope(shield=True):
-            for pool in (self._pool, *self._parking.pools, *self._streams):
+            await self._parking.aclose()
+            for pool in (self._pool, *self._streams):
                 await pool.aclose()
-
-
-class _ParkingPools:
-    """Pools for polls of tails, each for ``POLLS_MAX`` at a time. A pool examines all its connections for
-    each request, several times. When a container moves, all of its tails poll at once: some hundred in one
-    pool would take each other's time, on a busy machine until their deadline."""
-
-    def __init__(self, make: Callable[[], httpx.AsyncBaseTransport]) -> None:
-        self._make = make
-        self.pools: dict[httpx.AsyncBaseTransport, int] = {}
-        """With the number of polls in flight."""
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[httpx.AsyncBaseTransport]:
-        """A pool for one poll."""
-        pool = next((each for each, polls in self.pools.items() if polls < POLLS_MAX), None)
-        if pool is None:
-            pool = self._make()
-        self.pools[pool] = self.pools.get(pool, 0) + 1
-        try:
-            yield pool
-        finally:
-            self.pools[pool] -= 1
-            # One stays, with its connections, for the next poll.
-            if not self.pools[pool] and len(self.pools) > 1:
-                del self.pools[pool]
-                with anyio.CancelScope(shield=True):
-                    await pool.aclose()
 
 
 class _Attempt:

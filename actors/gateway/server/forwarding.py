@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import httpx
 
@@ -24,6 +25,7 @@ from ....storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from ...kernel.connection_pools import ConnectionPools
 from ...kernel.lost_sockets import lost_sockets
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome, decode_outcomes, encode_batch
@@ -36,6 +38,8 @@ MOVED_SECONDS = 0.5
 """How often forwarded requests whose containers have moved are looked for: a frozen host never answers
 them."""
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=IDLE_MAX // 2, keepalive_expiry=30.0)
+POOL_EXCHANGES = 32
+"""Exchanges with owners that share a pool."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -80,9 +84,11 @@ class Forwarder:
         self.exchanges_max = 1 << 20
         """The most exchanges with owners at a time, each of which takes a connection."""
         self._tracing = tracing
-        self._pool = make()
-        self._parking = make()
-        """For tails: a pool examines all its connections for each request, and there may be thousands."""
+        self._pools = ConnectionPools(make, POOL_EXCHANGES)
+        self._parking = ConnectionPools(make, POOL_EXCHANGES)
+        """For tails, which would take the connections that wait for the next request."""
+        self._turn = anyio.Lock(fast_acquire=True)
+        """A round of the event loop in which no other request begins to be passed on."""
         self._flights: set[_Flight] = set()
 
     def other_host(self, index: int) -> str | None:
@@ -95,7 +101,7 @@ class Forwarder:
             self.end_moved()
 
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        await self._pools.aclose()
         await self._parking.aclose()
 
     def end_moved(self) -> None:
@@ -118,7 +124,10 @@ class Forwarder:
         call.counts.forwarded += 1
         async with call.while_connected(request.body.ended, is_tail=parks) as scope:
             with call.server.parked(scope) if parks else nullcontext():
-                await self._pass_on(call, request, index, url, self._parking if parks else self._pool)
+                # An exchange costs the loop about a millisecond, and a session begins many calls at once.
+                async with self._turn:
+                    await anyio.lowlevel.checkpoint()
+                await self._pass_on(call, request, index, url, self._parking if parks else self._pools)
                 is_done = True
         if not is_done:  # H15: the server stops
             if not call.started:
@@ -131,14 +140,14 @@ class Forwarder:
         request: PassedRequest,
         index: int,
         url: str,
-        pool: httpx.AsyncBaseTransport,
+        pools: ConnectionPools,
     ) -> None:
-        refusal = await self._attempt(call, request, _Flight((index,), url), pool)
+        refusal = await self._attempt(call, request, _Flight((index,), url), pools)
         # H22: at most once, or two hosts that name each other would go on forever.
         if refusal is not None and refusal.may_repeat and request.body.rewind():
             other = self._other(index, url, refusal.owner)
             if other is not None:
-                refusal = await self._attempt(call, request, _Flight((index,), other), pool)
+                refusal = await self._attempt(call, request, _Flight((index,), other), pools)
         if refusal is not None:
             raise refusal.error
 
@@ -147,14 +156,17 @@ class Forwarder:
         return next((each for each in (named, self.other_host(index)) if each not in (None, url)), None)
 
     async def _attempt(
-        self, call: HttpCall[Any], request: PassedRequest, flight: _Flight, pool: httpx.AsyncBaseTransport
+        self, call: HttpCall[Any], request: PassedRequest, flight: _Flight, pools: ConnectionPools
     ) -> _Refusal | None:
         """One exchange. Returns why there is no answer, unless one was passed back."""
         reason = "its containers have moved"
         is_sent = True
         with self._flying(flight):
             try:
-                async with _Answered(pool, request.to(flight.url), self._tracing) as answer:
+                async with (
+                    pools.one() as pool,
+                    _Answered(pool, request.to(flight.url), self._tracing) as answer,
+                ):
                     refusal = await _refusal_of(answer)
                     if refusal is None:
                         await pass_back(call, request, answer)
@@ -253,7 +265,10 @@ class Forwarder:
         with self._flying(flight):
             try:
                 request = batch_request(call, url, body)
-                async with _Answered(self._pool, request, self._tracing) as answer:
+                async with (
+                    self._pools.one() as pool,
+                    _Answered(pool, request, self._tracing) as answer,
+                ):
                     document = b"".join([piece async for piece in answer.aiter_raw()])
                     if answer.status_code == 200:
                         return decode_outcomes(document, len(items))

@@ -26,6 +26,7 @@ from tierlog.actors.gateway.server.context import ServerContext, ServerLimits
 from tierlog.actors.gateway.server.session import SessionConnection
 from tierlog.actors.host.main import ContainerLocations
 from tierlog.actors.host.orders import Orders
+from tierlog.actors.kernel.connection_pools import ConnectionPools
 from tierlog.actors.kernel.task_groups import body_group
 from tierlog.actors.store.runtime import ContainerRuntime, RuntimeParts
 from tierlog.actors.store.store import SegmentStore
@@ -232,7 +233,8 @@ class HostSite(Site):
         )
         context = context_of(app)
         if (forwarder := context.forwarder) is not None:
-            forwarder._pool = forwarder._parking = PlainTransport(self._network.dial)
+            pools = ConnectionPools(lambda: PlainTransport(self._network.dial), 1 << 20)
+            forwarder._pools = forwarder._parking = pools
             forwarder._flights = cast(Any, InOrder())
         async with body_group() as tasks:
             loop = HostLoop(self._agenda, process.gate, tasks)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
 
-from support.http_server import everything, everything_while_it_drips
+from support.http_server import everything, everything_while_it_drips, until
 from support.patience import scaled
+from support.raw_session import raw_session
 from support.two_hosts import name_in, two_hosts
+from tierlog.actors.gateway.server.forwarding import POOL_EXCHANGES
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 
 pytestmark = pytest.mark.anyio
@@ -59,3 +64,34 @@ async def test_h22_a_body_that_grows_above_the_limit_is_refused_where_it_does(tm
         assert b'"code": "too-large"' in received
         assert (await store.segment_info(THERE)).length == 0
         assert first.served.gateway.held_bytes == 0
+
+
+async def test_h22_many_calls_at_once_are_passed_on_one_a_turn_and_in_several_pools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool examines all its connections for each exchange: with thousands the loop would stand still."""
+    calls, turn = 5 * POOL_EXCHANGES, 0
+    begun, under_way = Counter[int](), Counter[httpx.AsyncBaseTransport]()
+
+    async def exchange(pool: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        begun[turn] += 1
+        under_way[pool] += 1
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with two_hosts(tmp_path) as (_, first, _second), anyio.create_task_group() as tasks:
+        tasks.start_soon(count_turns)
+        monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", exchange)
+        async with raw_session(first.served) as client:
+            await client.begin_all([("GET", segment_path(THERE, Verb.INFO), b"")] * calls)
+            await until(lambda: begun.total() == calls)
+        tasks.cancel_scope.cancel()
+
+    assert max(begun.values()) == 1
+    assert max(under_way.values()) == POOL_EXCHANGES

@@ -25,6 +25,7 @@ from tierlog.actors.gateway.server.passing import KEPT_BYTES, passed_headers
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere, UnknownHost
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
+from tierlog.actors.kernel.connection_pools import ConnectionPools
 from tierlog.actors.telemetry.opentelemetry import opentelemetry_tracing
 from tierlog.storage_backends.base.errors import TierlogError, TooLarge
 
@@ -332,7 +333,7 @@ async def test_h22_nothing_was_done_over_a_connection_that_is_reset_before_it_is
     async with two_hosts(tmp_path) as (_, first, _):
         forwarder = first.served.gateway.forwarder
         assert forwarder is not None
-        forwarder._pool = Failing(asks=False)
+        forwarder._pools = ConnectionPools(lambda: Failing(asks=False), 1)
         if in_batch:
             [lost] = await post_batch(first, BatchItem(THERE, b"x"))
             assert (lost.code, "nothing was done" in str(lost)) == ("unavailable", True)
@@ -340,7 +341,7 @@ async def test_h22_nothing_was_done_over_a_connection_that_is_reset_before_it_is
             answer = await appended(first)
             assert (answer.status_code, answer.json()["retry"]) == (503, "later")
             assert "the connection was reset; nothing was done" in answer.json()["detail"]
-        forwarder._pool = Failing(asks=True)
+        forwarder._pools = ConnectionPools(lambda: Failing(asks=True), 1)
         # It was used: what was sent may be applied.
         if in_batch:
             [lost] = await post_batch(first, BatchItem(THERE, b"x"))
