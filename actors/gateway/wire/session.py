@@ -268,7 +268,8 @@ def _request_head(head: bytes) -> RequestHead:
     for name, value in headers:
         if name in _OF_A_CONNECTION or not _NAME.fullmatch(name) or _CONTROL.search(value):
             raise InvalidArgument(f"the header {name[:50]!r} is malformed, or concerns a connection")
-    return RequestHead(method.decode(), target, headers)
+    # Blanks around a value are no part of it (RFC 9110, 5.5); where the call is passed on they are no header.
+    return RequestHead(method.decode(), target, tuple((name, value.strip(b" \t")) for name, value in headers))
 
 
 def _headers(head: bytes) -> RawHeaders:

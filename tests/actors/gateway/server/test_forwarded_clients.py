@@ -133,3 +133,10 @@ async def reset(stream: anyio.abc.SocketStream) -> None:
     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     await stream.aclose()
+
+
+async def test_n2_a_call_with_blanks_around_a_value_is_passed_on(tmp_path: Path) -> None:
+    async with two_hosts(tmp_path) as (store, first, _), raw_session(first.served) as client:
+        await store.create_segment(THERE)
+        for value in (" before", "behind ", "\t", ""):
+            assert await client.status("GET", segment_path(THERE, Verb.INFO), b"", "x", value) == 200

@@ -208,6 +208,12 @@ def test_n2_a_head_that_is_no_request_or_concerns_a_connection_is_refused(head: 
         decode_request(b"".join(request_parts(head, 0, 1, b"")), HeadCache())
 
 
+def test_n2_blanks_around_a_value_are_no_part_of_it() -> None:
+    head = joined_head(["GET", "/v1", "a", " \tb c\t ", "d", " "])
+
+    assert HeadCache().decode(head).headers == ((b"a", b"b c"), (b"d", b""))
+
+
 @pytest.mark.parametrize("window", [0, (16 << 20) + 1])
 def test_n3_a_window_has_bounds(window: int) -> None:
     with pytest.raises(InvalidArgument):
