@@ -395,7 +395,7 @@ def _encode_frames(frames: list[session.Frame]) -> bytes:
 
 
 _HEAD = session.joined_head(["POST", "/v1/batch", "content-type", "a/b"])
-_REQUEST_FRAME = b"".join(session.request_parts(_HEAD, 5, 4096, b"hi"))
+_REQUEST_FRAME = b"".join(session.request_parts(_HEAD, 5, 64 << 10, b"hi"))
 _ANSWER_FRAME = b"".join(session.answer_parts(200, [(b"a", b"b")], b"{}"))
 _SESSIONS = [
     Target(

@@ -37,7 +37,8 @@ HEAD_BYTES_MAX = 64 << 10
 PAYLOAD_BYTES_MAX = PIECE_BYTES + HEAD_BYTES_MAX + 64
 BODY_WINDOW = 1 << 20
 """Bytes of a request's body that may be on their way before the handler takes them (rule N3)."""
-WINDOW_MAX = 16 << 20
+WINDOW_MIN, WINDOW_MAX = 64 << 10, 16 << 20
+"""Of an answer. The least one takes every answer for which no memory is admitted (rule H12)."""
 CALL_MAX = (1 << 32) - 1
 LAST = 1
 """The flag of the frame that ends its body."""
@@ -284,7 +285,7 @@ def _headers(head: bytes) -> RawHeaders:
 def decode_request(payload: bytes, heads: HeadCache) -> RequestFrame:
     size, window, head_size = _unpack(_REQUEST, payload)
     begin = _REQUEST.size + head_size
-    if head_size > HEAD_BYTES_MAX or begin > len(payload) or not 0 < window <= WINDOW_MAX:
+    if head_size > HEAD_BYTES_MAX or begin > len(payload) or not WINDOW_MIN <= window <= WINDOW_MAX:
         raise InvalidArgument("the head of a request is malformed")
     body = payload[begin:]
     if len(body) > size:

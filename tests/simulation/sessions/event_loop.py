@@ -244,7 +244,7 @@ class _ErrorLog:
 WINDOW, PIECE = 4096, 1024
 """Bytes of a window and of a frame in these worlds: a few events fill them."""
 _SMALL: dict[ModuleType, dict[str, Any]] = {
-    wire_session: {"BODY_WINDOW": WINDOW, "PIECE_BYTES": PIECE},
+    wire_session: {"BODY_WINDOW": WINDOW, "PIECE_BYTES": PIECE, "WINDOW_MIN": PIECE},
     client_session: {
         "BODY_WINDOW": WINDOW,
         "PIECE_BYTES": PIECE,

@@ -37,7 +37,7 @@ HEAD = joined_head(["POST", "/v1/batch", "content-type", "a/b"])
 GOLDEN = bytes.fromhex(
     # size, sequence number, call, kind, flags, payload
     "0000002d" "00000000" "00000001" "01" "00"
-    "00000005" "00001000" "0000001f" "504f5354002f76312f626174636800636f6e74656e742d7479706500612f62" "6869"
+    "00000005" "00010000" "0000001f" "504f5354002f76312f626174636800636f6e74656e742d7479706500612f62" "6869"
     "00000003" "00000001" "00000001" "03" "01" "213f21"
     "00000010" "00000002" "00000001" "02" "01" "00c8" "00000006" "610062006300" "7b7d2121"
     "00000004" "00000003" "00000001" "04" "00" "00000080"
@@ -51,7 +51,7 @@ def frames() -> bytes:
     encoder = FrameEncoder()
     return b"".join(
         (
-            encoder.frame(1, Kind.REQUEST, request_parts(HEAD, 5, 4096, b"hi")),
+            encoder.frame(1, Kind.REQUEST, request_parts(HEAD, 5, 64 << 10, b"hi")),
             encoder.frame(1, Kind.BODY, (b"!?!",), last=True),
             encoder.frame(1, Kind.ANSWER, answer_parts(200, [(b"a", b"b"), (b"c", b"")], b"{}!!"), last=True),
             encoder.frame(1, Kind.WINDOW, number_parts(128)),
@@ -75,7 +75,7 @@ def test_n1_a_frame_is_read_back() -> None:
     request, body, answer, window, cancel, broken, end = decoded(GOLDEN)
 
     head = RequestHead("POST", b"/v1/batch", ((b"content-type", b"a/b"),))
-    assert decode_request(request.payload, HeadCache()) == RequestFrame(head, 5, 4096, b"hi")
+    assert decode_request(request.payload, HeadCache()) == RequestFrame(head, 5, 64 << 10, b"hi")
     assert body == Frame(1, Kind.BODY, True, b"!?!")
     assert decode_answer(answer.payload) == AnswerFrame(200, ((b"a", b"b"), (b"c", b"")), b"{}!!")
     assert (window.kind, window.payload) == (Kind.WINDOW, b"\0\0\0\x80")
@@ -205,7 +205,7 @@ def test_n2_any_payload_is_read_or_refused(payload: bytes, kind: str) -> None:
 )
 def test_n2_a_head_that_is_no_request_or_concerns_a_connection_is_refused(head: bytes) -> None:
     with pytest.raises(InvalidArgument):
-        decode_request(b"".join(request_parts(head, 0, 1, b"")), HeadCache())
+        decode_request(b"".join(request_parts(head, 0, 64 << 10, b"")), HeadCache())
 
 
 def test_n2_blanks_around_a_value_are_no_part_of_it() -> None:
@@ -214,7 +214,7 @@ def test_n2_blanks_around_a_value_are_no_part_of_it() -> None:
     assert HeadCache().decode(head).headers == ((b"a", b"b c"), (b"d", b""))
 
 
-@pytest.mark.parametrize("window", [0, (16 << 20) + 1])
+@pytest.mark.parametrize("window", [0, (64 << 10) - 1, (16 << 20) + 1])
 def test_n3_a_window_has_bounds(window: int) -> None:
     with pytest.raises(InvalidArgument):
         decode_request(b"".join(request_parts(HEAD, 0, window, b"")), HeadCache())
@@ -224,14 +224,14 @@ def test_n2_a_head_has_a_bound() -> None:
     head = joined_head(["GET", "/" + "a" * HEAD_BYTES_MAX])
 
     with pytest.raises(InvalidArgument):
-        decode_request(b"".join(request_parts(head, 0, 1, b"")), HeadCache())
+        decode_request(b"".join(request_parts(head, 0, 64 << 10, b"")), HeadCache())
 
 
 def test_n2_a_call_has_at_most_as_many_headers_as_a_request() -> None:
     head = joined_head(["GET", "/v1", *["a", "b"] * 257])
 
     with pytest.raises(TooLarge, match="at most 256 headers"):
-        decode_request(b"".join(request_parts(head, 0, 1, b"")), HeadCache())
+        decode_request(b"".join(request_parts(head, 0, 64 << 10, b"")), HeadCache())
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
