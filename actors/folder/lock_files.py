@@ -156,12 +156,6 @@ def describe_opening(folder: str, owners: Sequence[Owner], *, take_over: str = "
 class OpenElsewhere(NotOwner):
     """Other processes have the folder open: ``owners``, or none if it is being opened now."""
 
-    # A traceback names what a program can import and catch.
-    __module__, __qualname__ = NotOwner.__module__, NotOwner.__qualname__
-
-    def __reduce__(self) -> tuple[type[NotOwner], tuple[object, ...]]:
-        return NotOwner, self.args
-
     def __init__(self, message: str, owners: Sequence[Owner] = ()) -> None:
         super().__init__(message)
         self.owners = owners

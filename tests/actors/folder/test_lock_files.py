@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
-import traceback
 from pathlib import Path
 from typing import cast
 
@@ -183,14 +181,6 @@ async def test_a_refusal_by_hosts_without_a_supervisor_says_how_the_service_goes
 
     assert refused.value.owners == [left_behind]
     await files.run(remove_lock_file(folder, left_behind, handle))
-
-
-def test_a_refusal_is_shown_and_pickled_as_the_error_that_programs_catch() -> None:
-    refused = OpenElsewhere("data is open in process 7", [FIRST])
-    shown = traceback.format_exception_only(refused)
-    assert shown == traceback.format_exception_only(NotOwner("data is open in process 7"))
-    copied = pickle.loads(pickle.dumps(refused))
-    assert (type(copied), str(copied)) == (NotOwner, str(refused))
 
 
 async def test_a_dead_process_is_listed_as_dead_and_the_next_opening_removes_its_file(tmp_path: Path) -> None:
