@@ -33,6 +33,7 @@ from tierlog.journal.registers.local import (
     EPOCH_RECORD_BYTES,
     REGISTER_BYTES,
     SLOT_BYTES,
+    OtherLog,
     Watermark,
     decode_epoch,
     decode_image,
@@ -247,7 +248,7 @@ _REGISTER_TARGETS = [
         "register epoch behind a right checksum",
         lambda body: decode_epoch(sealed(body), LOG_ID, "register"),
         [encode_epoch(LOG_ID, 18)[: EPOCH_RECORD_BYTES - 4]],
-        errors=REFUSED,
+        errors=(*REFUSED, OtherLog),
         encode=lambda epoch: encode_epoch(LOG_ID, epoch)[: EPOCH_RECORD_BYTES - 4],
         canonical=False,  # the record is filled up with bytes that a later version may use
     ),
