@@ -9,8 +9,8 @@ on what it holds of a body before it takes more: bytes of both directions wait i
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -40,6 +40,8 @@ them."""
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=IDLE_MAX // 2, keepalive_expiry=30.0)
 POOL_EXCHANGES = 32
 """Exchanges with owners that share a pool."""
+CLIENT_EXCHANGES = 128
+"""Exchanges for one connection at a time, besides tails: a session may begin thousands of calls at once."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -89,6 +91,8 @@ class Forwarder:
         """For tails, which would take the connections that wait for the next request."""
         self._turn = anyio.Lock(fast_acquire=True)
         """A round of the event loop in which no other request begins to be passed on."""
+        self._shares: dict[object, anyio.Semaphore] = {}
+        """What is left of ``CLIENT_EXCHANGES`` of the connections that have some."""
         self._flights: set[_Flight] = set()
 
     def other_host(self, index: int) -> str | None:
@@ -123,16 +127,30 @@ class Forwarder:
         request, is_done = PassedRequest(call, append_bytes_max), False
         call.counts.forwarded += 1
         async with call.while_connected(request.body.ended, is_tail=parks) as scope:
-            with call.server.parked(scope) if parks else nullcontext():
-                # An exchange costs the loop about a millisecond, and a session begins many calls at once.
-                async with self._turn:
-                    await anyio.lowlevel.checkpoint()
-                await self._pass_on(call, request, index, url, self._parking if parks else self._pools)
-                is_done = True
+            if parks:
+                with call.server.parked(scope):
+                    await self._pass_on(call, request, index, url, self._parking)
+            else:
+                async with self._share(call.scope["client"]):
+                    await self._pass_on(call, request, index, url, self._pools)
+            is_done = True
         if not is_done:  # H15: the server stops
             if not call.started:
                 call.server.check_serving()
             await end_early(call, request)
+
+    @asynccontextmanager
+    async def _share(self, client: object) -> AsyncIterator[None]:
+        """One of the exchanges of ``client``, a connection, once it has fewer than it may have."""
+        share = self._shares.get(client)
+        if share is None:
+            share = self._shares[client] = anyio.Semaphore(CLIENT_EXCHANGES, fast_acquire=True)
+        try:
+            async with share:
+                yield
+        finally:
+            if share.value == CLIENT_EXCHANGES:
+                self._shares.pop(client, None)
 
     async def _pass_on(
         self,
@@ -142,6 +160,9 @@ class Forwarder:
         url: str,
         pools: ConnectionPools,
     ) -> None:
+        # An exchange costs the loop about a millisecond, and a session begins many calls at once.
+        async with self._turn:
+            await anyio.lowlevel.checkpoint()
         refusal = await self._attempt(call, request, _Flight((index,), url), pools)
         # H22: at most once, or two hosts that name each other would go on forever.
         if refusal is not None and refusal.may_repeat and request.body.rewind():

@@ -14,7 +14,7 @@ from support.http_server import everything, everything_while_it_drips, until
 from support.patience import scaled
 from support.raw_session import raw_session
 from support.two_hosts import name_in, two_hosts
-from tierlog.actors.gateway.server.forwarding import POOL_EXCHANGES
+from tierlog.actors.gateway.server.forwarding import CLIENT_EXCHANGES, POOL_EXCHANGES
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 
 pytestmark = pytest.mark.anyio
@@ -69,13 +69,15 @@ async def test_h22_a_body_that_grows_above_the_limit_is_refused_where_it_does(tm
 async def test_h22_many_calls_at_once_are_passed_on_one_a_turn_and_in_several_pools(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pool examines all its connections for each exchange: with thousands the loop would stand still."""
-    calls, turn = 5 * POOL_EXCHANGES, 0
-    begun, under_way = Counter[int](), Counter[httpx.AsyncBaseTransport]()
+    """A pool examines all its connections for each exchange: with thousands the loop would stand still. Of
+    one client some wait, and another one's do not."""
+    calls, turn = CLIENT_EXCHANGES + POOL_EXCHANGES, 0
+    begun, under_way, asked = Counter[int](), Counter[httpx.AsyncBaseTransport](), Counter[Verb]()
 
     async def exchange(pool: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
         begun[turn] += 1
         under_way[pool] += 1
+        asked[Verb(request.url.path.rpartition("/")[2])] += 1
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -90,8 +92,12 @@ async def test_h22_many_calls_at_once_are_passed_on_one_a_turn_and_in_several_po
         monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", exchange)
         async with raw_session(first.served) as client:
             await client.begin_all([("GET", segment_path(THERE, Verb.INFO), b"")] * calls)
-            await until(lambda: begun.total() == calls)
+            await until(lambda: begun.total() == CLIENT_EXCHANGES)
+            async with raw_session(first.served) as other:
+                await other.begin_all([("GET", segment_path(THERE, Verb.BYTES), b"")] * POOL_EXCHANGES)
+                await until(lambda: asked[Verb.BYTES] == POOL_EXCHANGES)
         tasks.cancel_scope.cancel()
 
+    assert asked[Verb.INFO] == CLIENT_EXCHANGES
     assert max(begun.values()) == 1
     assert max(under_way.values()) == POOL_EXCHANGES
