@@ -416,14 +416,22 @@ async def test_e6_chunks_do_not_stay_in_the_old_folder_however_they_are_named(
         await check_moved(store, before)
 
 
-async def test_e6_chunks_do_not_stay_in_the_old_folder_because_of_a_record_of_the_new_place(
+async def recorded_in_the_old_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[Site, dict[str, Any]]:
+    """A store in ``old``, and a place on BookKeeper whose record of the chunks names that store's own."""
     site, cluster = Site(tmp_path), in_memory(tmp_path, monkeypatch).cluster
     async with site.opened("old") as store:
         before = await filled(store)
     recorded = encode_location(ChunkLocation(str(tmp_path / "old" / "lts"), site.settings.s3))
     cluster.create("/stores/ledgers-a/chunks", recorded)
+    return site, before
+
+
+async def test_e6_chunks_do_not_stay_in_the_old_folder_because_of_a_record_of_the_new_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, before = await recorded_in_the_old_folder(tmp_path, monkeypatch)
     with pytest.raises(InvalidArgument, match="is a part of .*old: its chunks must be copied"):
         await site.move("old", "ledgers-a")
     async with site.opened("old") as store:
@@ -434,11 +442,7 @@ async def test_e6_what_a_moved_store_needs_is_never_among_what_may_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If its chunks are in the old folder all the same, there is no advice."""
-    site, cluster = Site(tmp_path), in_memory(tmp_path, monkeypatch).cluster
-    async with site.opened("old") as store:
-        before = await filled(store)
-    recorded = encode_location(ChunkLocation(str(tmp_path / "old" / "lts"), site.settings.s3))
-    cluster.create("/stores/ledgers-a/chunks", recorded)
+    site, before = await recorded_in_the_old_folder(tmp_path, monkeypatch)
     needed = "old/lts/ is a part of .*old: its chunks must be copied"
     with monkeypatch.context() as patch:
         patch.setattr(migration, "check_apart", lambda *places: None)
