@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
-import attrs
 import pytest
 
 from support.call_faults import CallFault, FaultKind
 from support.faulty_ledgers import FaultyLedgers
+from support.ledger_logs import FAST, LOG_ID, PATH, WORLD, contents, log_on, record_in, reopened
 from support.ledger_stores import ConnectedLedgers
 from support.memory_ledgers import Cluster, MemoryLedger, MemoryLedgers
 from support.patience import scaled
-from support.s3 import numbered_world
 from tierlog.journal.log import bookkeeper_entry, bookkeeper_log
 from tierlog.journal.log.bookkeeper_entry import PART_BYTES
 from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.journal.log.bookkeeper_quorum import LARGE, SMALL, check_quorum, choose_quorum, quorum_warning
-from tierlog.journal.log.bookkeeper_record import LogRecord, decode_record
 from tierlog.journal.log.bookkeeper_sweep import KnownLedgers
 from tierlog.storage_backends.base.errors import (
     ConfigError,
@@ -34,7 +32,6 @@ from tierlog.storage_backends.base.ledger_service import (
     Ledger,
     LedgerFenced,
     LedgerLost,
-    LedgerService,
     NotEnoughBookies,
     Quorum,
     SidecarNotStarted,
@@ -43,14 +40,6 @@ from tierlog.storage_backends.base.ledger_service import (
 pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
-LOG_ID = b"0123456789abcdef"
-PATH = "/store/log"
-FAST = BookKeeperLogOptions(first_delay=0.0, longest_delay=0.0)
-WORLD = numbered_world()
-
-
-def log_on(service: LedgerService, log_id: bytes = LOG_ID, path: str = PATH, **options: Any) -> BookKeeperLog:
-    return BookKeeperLog(service, path, log_id, WORLD, attrs.evolve(FAST, **options))
 
 
 @pytest.fixture
@@ -63,24 +52,8 @@ def service(cluster: Cluster) -> FaultyLedgers:
     return FaultyLedgers(cluster)
 
 
-def record_in(cluster: Cluster) -> LogRecord:
-    return decode_record(cluster.records[PATH].data, LOG_ID, "")
-
-
 def listed_in(cluster: Cluster) -> list[int]:
     return [ledger.id for ledger in record_in(cluster).ledgers]
-
-
-async def contents(log: BookKeeperLog) -> dict[int, bytes]:
-    return {number: bytes(payload) async for number, payload in log.read()}
-
-
-async def reopened(cluster: Cluster) -> dict[int, bytes]:
-    log = log_on(MemoryLedgers(cluster))
-    await log.open()
-    found = await contents(log)
-    await log.close()
-    return found
 
 
 # --- B1, B2: opening ------------------------------------------------------------------------------

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
-import attrs
 import pytest
 
 from support.faulty_ledgers import FaultyLedgers
+from support.ledger_logs import log_on, record_in, reopened
 from support.memory_ledgers import Cluster, MemoryLedgers
-from support.s3 import numbered_world
-from tierlog.journal.log.bookkeeper_layout import BookKeeperLogOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
-from tierlog.journal.log.bookkeeper_record import decode_record
 from tierlog.storage_backends.base.errors import NotOwner
-from tierlog.storage_backends.base.ledger_service import LedgerService
 
 pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
-LOG_ID = b"0123456789abcdef"
-PATH = "/store/log"
-FAST = BookKeeperLogOptions(first_delay=0.0, longest_delay=0.0)
-WORLD = numbered_world()
-
-
-def log_on(service: LedgerService, **options: Any) -> BookKeeperLog:
-    return BookKeeperLog(service, PATH, LOG_ID, WORLD, attrs.evolve(FAST, **options))
 
 
 @pytest.fixture
@@ -38,17 +26,7 @@ def cluster() -> Cluster:
 
 def listed_in(cluster: Cluster) -> dict[int, int]:
     """The ledgers in the record, and the first group of each."""
-    record = decode_record(cluster.records[PATH].data, LOG_ID, "")
-    return {ledger.id: ledger.first for ledger in record.ledgers}
-
-
-async def reopened(cluster: Cluster) -> dict[int, bytes]:
-    log = log_on(MemoryLedgers(cluster))
-    await log.open()
-    found = {number: bytes(payload) async for number, payload in log.read()}
-    await log.truncate()
-    await log.close()
-    return found
+    return {ledger.id: ledger.first for ledger in record_in(cluster).ledgers}
 
 
 class SlowToCreate(MemoryLedgers):
