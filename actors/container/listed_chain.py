@@ -24,6 +24,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, Unavailable
 from ...storage_backends.segments.records.unconfirmed import Reason, UnconfirmedRecord
 from ..folder.fingerprint import Fingerprint
+from ..folder.place import is_shared
 from ..telemetry.printable import printable
 from .claims import Claim, list_claims
 from .manifest_state import ManifestState
@@ -41,12 +42,7 @@ def folder_of(element: Element) -> Fingerprint:
 
 def named_place(location: str) -> str:
     """As a command takes it: without the host that elements have in front."""
-    return (location if _is_shared(location) else location.partition(":")[2]).rstrip("/")
-
-
-def _is_shared(location: str) -> bool:
-    """Whether all machines reach the place: it is a bucket or in BookKeeper."""
-    return location.startswith(("s3://", "bookkeeper://"))
+    return (location if is_shared(location) else location.partition(":")[2]).rstrip("/")
 
 
 def place_of_owner(location: str) -> str:
@@ -249,7 +245,7 @@ async def refuse_older_log(chunks: ChunkStorage, container: int, known: Known) -
 
     # E4: the chunks stayed, and so did the chain.
     there = folder_of(newest.element)
-    if _is_shared(there.location):
+    if is_shared(there.location):
         raise _moved(container, there)
 
 

@@ -45,6 +45,11 @@ def store_place(path: object) -> StoreFolder | SharedLocation:
     return shared_location(path) or check_path(path)
 
 
+def is_shared(location: str) -> bool:
+    """Whether ``location``, which is well-formed, is of a place that all machines reach."""
+    return location.startswith((BUCKET, BOOKKEEPER))
+
+
 def shared_location(path: object) -> SharedLocation | None:
     """The location that ``path`` names; None if it is a data folder. Raises ``InvalidArgument`` if it is
     malformed."""

@@ -24,7 +24,6 @@ from ...storage_backends.base.errors import InvalidArgument, StoreMismatch
 from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.filesystem_programs import IDENTIFICATION
-from ...storage_backends.chunks.s3_location import SCHEME as BUCKET
 from ..folder.chunk_location import (
     ChunkLocation,
     folder_location,
@@ -46,7 +45,7 @@ from ..folder.paths import (
     refuse_other_files,
     run_program,
 )
-from ..folder.place import BOOKKEEPER, SharedLocation, shared_location
+from ..folder.place import SharedLocation, is_shared, shared_location
 from ..folder.restore_folder import (
     finish_restore,
     only_restore,
@@ -437,7 +436,7 @@ def list_left(old: MigrationPlace, chunks: ChunkPlace, needed: Iterable[str]) ->
 
 def _is_within(place: str, outer: str) -> bool:
     """Whether ``place`` is ``outer`` or lies in it, or is a folder that is reached through it by links."""
-    if any(each.startswith((BUCKET, BOOKKEEPER)) for each in (place, outer)):
+    if is_shared(place) or is_shared(outer):
         return _slashed(place).startswith(_slashed(outer))
     above, name = os.path.split(outer.rstrip("/"))
     ways = os.path.join(os.path.realpath(above), name), os.path.realpath(outer)
