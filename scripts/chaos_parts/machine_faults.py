@@ -250,9 +250,10 @@ class MachineFaults:
 
 
 async def _end(host: Unit) -> None:
-    """A hand-over, as a service manager asks for it. Raises ``RunError`` if it fails."""
+    """A hand-over, as a service manager asks for it. Raises ``RunError`` if it fails, unless another fault of
+    the round killed the host in the middle of it."""
     has_joined = host.has_joined
     host.signal(signal.SIGTERM)
     code = await host.ended()
-    if code and has_joined:
+    if code and has_joined and not host.was_killed:
         raise RunError(f"{host.name} was to leave, and ended with exit status {code}: see {host.log}")

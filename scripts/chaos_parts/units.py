@@ -39,6 +39,8 @@ class Unit:
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self.was_killed = False
+        """Whether the run killed the present process, or the last one."""
 
     @property
     def name(self) -> str:
@@ -72,7 +74,7 @@ class Unit:
         return next((pid for pid in children_of(self.pid) if "Sidecar" in command_of(pid)), 0)
 
     def start(self) -> None:
-        self.is_wanted = True
+        self.is_wanted, self.was_killed = True, False
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as stream:
             # In a session of its own: Ctrl-C in a terminal reaches the script alone.
@@ -91,6 +93,7 @@ class Unit:
         ends = number in (signal.SIGKILL, signal.SIGTERM)
         self.is_wanted = self.is_wanted and not ends
         if self.is_alive and self._process is not None:
+            self.was_killed = self.was_killed or number == signal.SIGKILL
             self._process.send_signal(number)
             if ends:
                 self._process.send_signal(signal.SIGCONT)
