@@ -86,8 +86,12 @@ class Reply(Generic[T]):
             await event.wait()
 
         if self._error is not None:
-            # One error may fail many replies: without this its traceback would grow with each waiter.
-            raise self._error.with_traceback(None)
+            try:
+                # One error may fail many replies: without this its traceback would grow with each waiter.
+                raise self._error.with_traceback(None)
+            finally:
+                # The traceback has this frame: only the garbage collector would free the error.
+                del self
         return self._value  # type: ignore[return-value]  # a cast is one call more, on the hot path
 
 

@@ -47,6 +47,7 @@ from ...storage_backends.base.errors import (
     InvalidArgument,
     SegmentExists,
     SegmentNotFound,
+    TierlogError,
     Unavailable,
     WrongSegmentKind,
 )
@@ -239,6 +240,11 @@ class SegmentStore(Closable, SegmentVerbs):
             except (Unavailable, ClosedError):
                 if container.active is owner:
                     raise
+            except TierlogError:
+                # The traceback has this frame: only the garbage collector would free the request, with the
+                # bytes, and its answer, which is the error.
+                del request
+                raise
 
         return await self._append(container, request)
 

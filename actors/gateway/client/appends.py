@@ -17,7 +17,8 @@ import anyio.abc
 import anyio.lowlevel
 
 from ....storage_backends.base.errors import Throttled, TierlogError
-from ...kernel.event_source import EventSource
+from ...kernel.event_source import Answer, EventSource
+from ...kernel.reply import Reply
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from .attempts import ClientContext, RefreshMap, Send
@@ -47,6 +48,7 @@ class Appender:
         self._tasks = tasks
         self._coalescer = Coalescer(context.map, context.random)
         self._events = events
+        self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self._tracing = tracing
         self._in_flight: dict[str, int] = {}
         self._is_sending = False
@@ -71,11 +73,11 @@ class Appender:
 
     # --- callers ---------------------------------------------------------------------------------
 
-    async def append(self, item: BatchItem) -> int | None:
-        if self._tracing is None:
-            return await self._append(item)
+    def append(self, item: BatchItem) -> Awaitable[int | None]:
+        return self._append(item) if self._tracing is None else self._append_traced(self._tracing, item)
 
-        with around_appends(self._tracing, item.count or 1, len(item.data), item.name) as span:
+    async def _append_traced(self, tracing: Tracing, item: BatchItem) -> int | None:
+        with around_appends(tracing, item.count or 1, len(item.data), item.name) as span:
             return await self._append(item, span)
 
     async def _append(self, item: BatchItem, span: object = None) -> int | None:
@@ -91,12 +93,14 @@ class Appender:
                 self._send_soon()
             await call.reply.wait()
         finally:
-            self._end(call)
+            outcome = self._end(call)[0]
 
-        outcome = call.outcomes[0]
         if isinstance(outcome, TierlogError):
-            raise outcome.with_traceback(None)  # several callers may share it
-
+            try:
+                raise outcome.with_traceback(None)  # several callers may share it
+            finally:
+                # The traceback has this frame: only the garbage collector would free both.
+                del outcome
         return outcome
 
     async def append_each(self, items: Sequence[BatchItem]) -> list[Outcome]:
@@ -121,12 +125,12 @@ class Appender:
             if items:
                 await call.reply.wait()
         finally:
-            self._end(call)
+            outcomes = self._end(call)
 
-        return call.outcomes
+        return outcomes
 
     def _begin(self, items: Sequence[BatchItem], span: object) -> AppendCall:
-        call = AppendCall(items, self._context.clock() + self._context.deadline, self._events, span)
+        call = AppendCall(items, self._context.clock() + self._context.deadline, self._make_answer(), span)
         self._waiters[call] = None
         # Only the first deadline is waited for, and later calls have later ones.
         if len(self._waiters) == 1:
@@ -134,13 +138,12 @@ class Appender:
         self.appends += len(items)
         return call
 
-    def _end(self, call: AppendCall) -> None:
-        """Answered, late, or cancelled: no caller waits for it any more."""
-        # What is in flight may still be applied; what waits is never sent.
-        call.is_abandoned = True
+    def _end(self, call: AppendCall) -> list[Outcome]:
+        """Answered, late, or cancelled: what is in flight may still be applied."""
         del self._waiters[call]
         if not self._waiters:
             self._drained.set()
+        return call.end()
 
     async def _wait_for_room(self, queue: ContainerQueue, append: PendingAppend) -> None:
         """Wait for room, behind earlier callers, until the deadline."""

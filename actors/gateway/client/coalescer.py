@@ -21,8 +21,7 @@ import attrs
 from ....storage_backends.base.arguments import JoinedAppend, check_many, not_an_append
 from ....storage_backends.base.errors import NotOwner, OutcomeUnknown, OutOfOrder, TierlogError, Unavailable
 from ....storage_backends.base.names import check_segment_name
-from ...kernel.event_source import EventSource
-from ...kernel.reply import Reply
+from ...kernel.event_source import Answer
 from ..wire.batch import BatchItem, Outcome
 from . import requests
 from .attempts import follows_hint
@@ -42,18 +41,18 @@ full."""
 
 
 class AppendCall:
-    """The appends of one call, each with its own outcome, in order."""
+    """The appends of one call, in order."""
 
-    __slots__ = ("appends", "deadline", "is_abandoned", "left", "outcomes", "reply", "span")
+    __slots__ = ("appends", "deadline", "is_abandoned", "left", "reply", "span")
 
     def __init__(
-        self, items: Sequence[BatchItem], deadline: float, events: EventSource, span: object = None
+        self, items: Sequence[BatchItem], deadline: float, reply: Answer, span: object = None
     ) -> None:
-        self.appends = [PendingAppend(item, self, index) for index, item in enumerate(items)]
-        self.outcomes: list[Outcome] = [None] * len(items)
+        self.appends = [PendingAppend(item, self) for item in items]
         self.left = len(items)
         self.deadline = deadline
-        self.reply: Reply[None] = Reply(events)
+        self.reply = reply
+        """Resolved when each append has its outcome, or nobody waits any more."""
         self.span = span
         """The span of the call, if it is traced."""
         self.is_abandoned = False
@@ -67,8 +66,15 @@ class AppendCall:
         """End the call; appends without an answer get an error with what is known of them."""
         for append in self.appends:
             if not append.is_answered:
-                self.outcomes[append.index] = append.given_up(why)
+                append.outcome = append.given_up(why)
         self.abandon()
+
+    def end(self) -> list[Outcome]:
+        """No caller waits any more: what was not sent is never sent. Returns the outcomes, in order."""
+        self.is_abandoned = True
+        # Each append refers to its call: only the garbage collector would free both, with the bytes.
+        appends, self.appends = self.appends, []
+        return [append.outcome for append in appends]
 
 
 class PendingAppend:
@@ -80,18 +86,17 @@ class PendingAppend:
         "call",
         "doubt",
         "failure",
-        "index",
         "is_answered",
         "is_in_flight",
         "item",
+        "outcome",
         "queue",
         "size",
     )
 
-    def __init__(self, item: BatchItem, call: AppendCall, index: int) -> None:
+    def __init__(self, item: BatchItem, call: AppendCall) -> None:
         self.item = item
         self.call = call
-        self.index = index
         self.queue: ContainerQueue | None = None
         """The queue in which it waits; None before it is in one."""
         self.size = len(item.data)
@@ -101,14 +106,15 @@ class PendingAppend:
         """One of its attempts may have been applied."""
         self.is_in_flight = False
         self.is_answered = False
+        self.outcome: Outcome = None
         self.failure: TierlogError | None = None
         """Why its last attempt failed."""
 
     def answer(self, outcome: Outcome) -> None:
         self.is_in_flight = False
         self.is_answered = True
+        self.outcome = outcome
         call = self.call
-        call.outcomes[self.index] = outcome
         call.left -= 1
         if not call.left:
             call.reply.resolve(None)

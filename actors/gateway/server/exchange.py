@@ -141,6 +141,8 @@ class Exchange:
         finally:
             if not (self.is_answered or self.is_disconnected or self.is_parked):
                 self._break()
+            # It refers to methods of this exchange: only the garbage collector would free both.
+            self.scope = {}
 
     def _break(self) -> None:
         """The application ended without a complete answer."""

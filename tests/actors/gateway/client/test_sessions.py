@@ -4,6 +4,7 @@ plain HTTP where there is none."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import struct
@@ -140,6 +141,30 @@ async def test_n2_errors_are_those_of_requests(url: str, name: str) -> None:
 
 
 # --- plain HTTP -------------------------------------------------------------------------------------
+
+
+async def test_n2_calls_leave_nothing_to_the_garbage_collector(url: str, name: str) -> None:
+    """On neither side: it would stay in memory until a collection, with the bytes of an append."""
+    async with tierlog.connect(url) as client:
+        await client.create_segment(name)
+
+        async def call() -> None:
+            await client.append(name, bytes(1000))
+            await client.append_each([BatchItem(name, b"a"), BatchItem(name, b"b")])
+            await client.read(name, 0, 100)
+            with pytest.raises(tierlog.BadOffset):
+                await client.append(name, b"x", expected_offset=1 << 40)
+
+        await call()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                await call()
+            # Not none: the loops, the flushes of the store and pytest have some of their own.
+            assert gc.collect() < 4 * 50
+        finally:
+            gc.enable()
 
 
 async def test_n7_an_older_server_is_used_over_plain_http() -> None:
