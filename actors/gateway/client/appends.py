@@ -58,8 +58,8 @@ class Appender:
         self._held: list[tuple[Batch, BatchResult]] = []
         """Batches with appends that are sent again after a pause, which begins soon."""
         self._has_ended = False
-        self._room_waiters: dict[int, deque[anyio.Event]] = {}
-        """Callers that wait for room, in order, by container."""
+        self._room_waiters: dict[ContainerQueue, deque[anyio.Event]] = {}
+        """Callers that wait for room, in order."""
         self._waiters: dict[AppendCall, None] = {}
         """Calls without an answer, in the order of their deadlines, which is that of the calls."""
         self._watch = anyio.Event()
@@ -85,7 +85,7 @@ class Appender:
         call = self._begin((item,), span)
         try:
             # Never past callers that wait for room: the appends of a segment keep their order.
-            if queue.is_full or queue.container in self._room_waiters:
+            if queue.is_full or queue in self._room_waiters:
                 await self._wait_for_room(queue, call.appends[0])
             else:
                 queue.put(call.appends[0])
@@ -117,7 +117,7 @@ class Appender:
             for append, queue in zip(call.appends, queues, strict=True):
                 # One after the other: while this one waits, those behind it to the same segment must not
                 # pass.
-                if queue.is_full or queue.container in self._room_waiters:
+                if queue.is_full or queue in self._room_waiters:
                     await self._wait_for_room(queue, append)
                 else:
                     queue.put(append)
@@ -146,13 +146,18 @@ class Appender:
         return call.end()
 
     async def _wait_for_room(self, queue: ContainerQueue, append: PendingAppend) -> None:
-        """Wait for room, behind earlier callers, until the deadline."""
+        """Wait for room, behind earlier callers, until the deadline or the end of the client."""
+        if self._has_ended:
+            return
+
         self._send_soon()
-        waiters, turn = self._room_waiters.setdefault(queue.container, deque()), anyio.Event()
+        waiters, turn = self._room_waiters.setdefault(queue, deque()), anyio.Event()
         waiters.append(turn)
         try:
             with anyio.move_on_after(append.call.deadline - self._context.clock()):
                 await turn.wait()
+            if self._has_ended:
+                return  # it has its outcome
             # Even if the deadline came too: the room was given to this one.
             if turn.is_set():
                 queue.put(append)
@@ -166,12 +171,12 @@ class Appender:
         finally:
             waiters.remove(turn)
             if not waiters:
-                del self._room_waiters[queue.container]
+                del self._room_waiters[queue]
             # Each waiter lets the next one in, so that their order stays.
             self._admit_next(queue)
 
     def _admit_next(self, queue: ContainerQueue) -> None:
-        waiters = self._room_waiters.get(queue.container)
+        waiters = self._room_waiters.get(queue)
         if waiters and not queue.is_full:
             waiters[0].set()
 
@@ -204,6 +209,9 @@ class Appender:
         self._has_ended = True
         for call in list(self._waiters):
             call.give_up("the client was closed meanwhile")
+        for waiters in self._room_waiters.values():
+            for turn in waiters:
+                turn.set()
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -231,9 +239,10 @@ class Appender:
         while (batch := self._coalescer.take(self._has_room)) is not None:
             self._in_flight[batch.url] = self._in_flight.get(batch.url, 0) + 1
             self.batches += 1
-            for queue in batch.queues:
-                self._admit_next(queue)
             self._begin_batch(batch)
+        # A queue has room, too, where what its callers have left was dropped.
+        for queue in list(self._room_waiters):
+            self._admit_next(queue)
 
     def _has_room(self, url: str) -> bool:
         return self._in_flight.get(url, 0) < IN_FLIGHT_MAX

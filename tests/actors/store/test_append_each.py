@@ -100,6 +100,7 @@ async def test_refused_appends_leave_memory_with_their_outcomes(tmp_path: Path, 
         try:
             outcomes = await store.append_each([refused] * 500)
             [kind] = {type(outcome) for outcome in outcomes}
+            assert issubclass(kind, TierlogError)
             del outcomes
             with suppress(kind):
                 await store.append(refused.name, refused.data, expected_offset=refused.expected_offset)

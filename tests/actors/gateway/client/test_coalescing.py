@@ -225,6 +225,66 @@ async def test_a_queue_that_stays_full_is_backpressure(monkeypatch: pytest.Monke
     assert server.batches == []
 
 
+async def test_room_that_cancelled_callers_leave_is_given_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 3)
+    server = Server()
+    server.gate.clear()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.append, "s", b"first")
+            await server.has_one()
+            scope = anyio.CancelScope()
+
+            async def leave() -> None:
+                with scope:
+                    await client.append_each([BatchItem("s", b"left")] * 6)
+
+            tasks.start_soon(leave)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(client.append, "s", b"last")
+            await anyio.wait_all_tasks_blocked()
+            server.gate.set()
+
+    assert [data for _, data in server.applied] == [b"first", b"last"]
+
+
+async def test_the_end_of_a_client_ends_callers_that_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 1)
+    monkeypatch.setattr(appends, "IN_FLIGHT_MAX", 0)
+    outcomes: list[object] = []
+    clients: list[tierlog.Client] = []
+    end = anyio.CancelScope()
+    with scripted(Server()) as http:
+
+        async def hold() -> None:
+            with end:
+                async with tierlog.connect(http.url) as client:
+                    clients.append(client)
+                    await anyio.sleep_forever()
+
+        async def append() -> None:
+            outcomes.extend(await append_all(clients[0], numbered(3)))
+
+        async def append_each() -> None:
+            outcomes.extend(await clients[0].append_each([BatchItem("s", data) for data in numbered(3)]))
+
+        with anyio.fail_after(scaled(5)):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hold)
+                await until(lambda: bool(clients))
+                tasks.start_soon(append)
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(append_each)
+                await anyio.wait_all_tasks_blocked()
+                end.cancel()
+
+    assert [(type(outcome), "was closed meanwhile" in str(outcome)) for outcome in outcomes] == 6 * [
+        (tierlog.Unavailable, True)
+    ]
+
+
 # --- outcomes -----------------------------------------------------------------------------------
 
 
