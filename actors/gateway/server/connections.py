@@ -69,7 +69,14 @@ def connections_max(configured: int, reserved: int) -> int:
 
 
 class Connections:
-    def __init__(self, app: App, maximum: Callable[[], int], is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        app: App,
+        maximum: Callable[[], int],
+        is_stopping: Callable[[], bool],
+        frame_bytes_max: int = 256 << 20,
+    ) -> None:
+        """``frame_bytes_max``: for frames of sessions that are not complete."""
         self.app = app
         self.is_stopping = is_stopping
         self.received = bytearray(READ_BYTES)
@@ -80,6 +87,11 @@ class Connections:
         """Connections without a complete request, the one that is silent longest first."""
         self.lingering: dict[Connection, None] = {}
         """Connections that have their last answer and whose clients may close them, longest first."""
+        self.frame_bytes = 0
+        """Bytes of frames that are not complete."""
+        self._frame_bytes_max = frame_bytes_max
+        self._frames: dict[SessionConnection, int] = {}
+        """Bytes of each, the oldest one first."""
         self._maximum = maximum
         self._all: set[Connection] = set()
         self._changed = asyncio.Event()
@@ -142,6 +154,17 @@ class Connections:
         self.silent.pop(connection, None)
         self.lingering.pop(connection, None)
         self._changed.set()
+
+    def hold(self, session: SessionConnection, size: int) -> None:
+        """The session has ``size`` bytes of a frame that is not complete. If that is too much in all, the
+        oldest one is dropped: a client that sends goes on in less time."""
+        self.frame_bytes += size - self._frames.get(session, 0)
+        self._frames[session] = size
+        while self.frame_bytes > self._frame_bytes_max:
+            next(iter(self._frames)).drop_frame()
+
+    def release(self, session: SessionConnection) -> None:
+        self.frame_bytes -= self._frames.pop(session, 0)
 
     def task_ended(self, task: Task[None]) -> None:
         self.tasks.discard(task)

@@ -7,7 +7,7 @@ event loop's thread."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from types import TracebackType
@@ -195,6 +195,8 @@ class ServerContext:
         """Admitted so far, without tails."""
         self._in_flight = 0
         self._parked: dict[int, Cancellable] = {}
+        self.frame_bytes: Callable[[], int] = lambda: 0
+        """Bytes of frames of sessions that are not complete."""
 
     def __repr__(self) -> str:
         return (
@@ -234,8 +236,8 @@ class ServerContext:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of bodies, and of answers that clients have not read."""
-        return self._in_flight_bytes + self._unread_count * self.limits.block_bytes
+        """Bytes of bodies, of frames that are not complete, and of answers that clients have not read."""
+        return self._in_flight_bytes + self.frame_bytes() + self._unread_count * self.limits.block_bytes
 
     @property
     def _unread_count(self) -> int:

@@ -108,8 +108,12 @@ async def serve_http(
     if context.forwarder is not None:
         context.forwarder.exchanges_max = maximum(0)
     connections = Connections(
-        requests_of(app), lambda: maximum(context.taken_files()), lambda: context.draining
+        requests_of(app),
+        lambda: maximum(context.taken_files()),
+        lambda: context.draining,
+        limits.in_flight_bytes,
     )
+    context.frame_bytes = lambda: connections.frame_bytes
     address = ServerAddress(*listener.getsockname()[:2])
     # Before the tasks run: a client that connects as soon as the address is known waits, and is not refused.
     try:

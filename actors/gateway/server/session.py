@@ -99,6 +99,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
+        self._connections.release(self)
         self._stop_write_timer()
         for timer in (self._timer, self._frame_timer):
             if timer is not None:
@@ -146,6 +147,9 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
 
         if self._arrived:
             self._stop_frame_timer()
+            self._connections.release(self)
+        if self._decoder.held:
+            self._connections.hold(self, self._decoder.held)
         self._time_frame()
         self._take_arrived()
 
@@ -283,10 +287,16 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
     def _frame_is_late(self) -> None:
         self._refuse(InvalidArgument("a frame was not complete in time"))
 
+    def drop_frame(self) -> None:
+        """The memory of the frame that has begun is needed for others."""
+        self._refuse(InvalidArgument("a frame was not complete while others needed its memory"))
+
     def _refuse(self, error: TierlogError) -> None:
         """What came is no session: nothing more is read, and no answer is sent."""
         self._is_dropping = True
         self._arrived.clear()
+        self._decoder = FrameDecoder()
+        self._connections.release(self)
         calls = list(self._calls.values())
         self._end(_VIOLATION.format(error))
         for call in calls:

@@ -160,6 +160,11 @@ class FrameDecoder:
         """Memory for the rest of it. What is received there, and not fed, is not copied: see ``placed``."""
 
     @property
+    def held(self) -> int:
+        """Bytes of the frame that has begun."""
+        return len(self._begun)
+
+    @property
     def is_inside(self) -> bool:
         """Whether a frame has begun and is not complete."""
         return bool(self._begun or self.rest)

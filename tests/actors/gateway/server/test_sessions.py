@@ -29,7 +29,9 @@ from tierlog.actors.gateway.wire.session import (
     decode_answer,
     decode_end,
     decode_number,
+    joined_head,
     number_parts,
+    request_parts,
 )
 from tierlog.storage_backends.base.errors import NotOwner, TierlogError, Unavailable
 
@@ -645,6 +647,27 @@ async def test_n3_a_body_has_the_size_that_its_head_says(a: ServedStore) -> None
 
         assert end.kind == Kind.END
     assert (await a.store.segment_info("a")).length == 0
+
+
+async def test_h12_frames_that_are_not_complete_count_and_the_oldest_makes_room(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(in_flight_bytes=100_000)) as served:
+        await served.store.create_segment("a")
+        async with raw_session(served) as first, raw_session(served) as second:
+            parts = request_parts(joined_head(["POST", APPEND, *OCTETS]), 80_000, 1 << 20, bytes(80_000))
+            frame = first.encoder.frame(1, Kind.REQUEST, parts, last=True)
+            await first.stream.send(frame[:60_000])
+            await until(lambda: served.gateway.held_bytes == 60_000)
+            await second.stream.send(frame[:70_000])
+            [end] = await first.everything()
+            assert b"while others needed its memory" in end.payload
+            assert served.gateway.held_bytes == 70_000
+
+            await second.stream.send(frame[70_000:])
+            assert (await second.answer())[1].status == 200
+            assert served.gateway.held_bytes == 0
+            await second.stream.send(frame[:10])
+            await until(lambda: served.gateway.held_bytes == 10)
+        await until(lambda: served.gateway.held_bytes == 0)
 
 
 async def test_n5_half_a_frame_is_not_waited_for_forever(
