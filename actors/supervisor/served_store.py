@@ -111,9 +111,8 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
     await run_program(files, _make_guarded(asked.local.path), asked.local.path)
     opener = SharedOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
     async with opener.served(asked.containers, waits=asked.stands_by) as (coordination, identity):
-        if not asked.stands_by:
-            location = await opener.place.locate_chunks()
-            await _refuse_moved(location, files, StoreFolder(opener.cache), world, asked.shown)
+        location = await opener.place.locate_chunks()
+        await _refuse_moved(location, files, StoreFolder(opener.cache), world, asked.shown)
         lease = asked.config.server.lease
         yield ServedStore(
             identity=identity,

@@ -175,8 +175,10 @@ def test_a_store_is_served_from_a_bucket_after_the_move_and_comes_back(
     assert run("migrate", PLACE, "--to", str(back), "--confirm").code == 0
     assert run("segment", "read", NAME, "--data", str(back)).out == content + "!"
     assert run("lts", "verify", str(back)).code == 0
-    refused = run("migrate", PLACE, "--undo")
-    assert "was moved to" in refused.err
+    for command in (["migrate", PLACE, "--undo"], ["supervise", "--join", PLACE, "--listen", "127.0.0.1:0"]):
+        refused = run(*command)
+        assert refused.code == 1, command
+        assert "was moved to" in refused.err
 
 
 @pytest.mark.extended
