@@ -211,7 +211,7 @@ class Checkpointer:
         # After the parts: what was flushed meanwhile raises the address.
         truncate_before = await self._oldest_unflushed(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
-        await self._completed(snapshot, size, is_relogged=is_relogged)
+        await self._completed(snapshot, size, is_relogged=is_relogged, closing=closing)
 
     def _should_unload(self) -> bool:
         """Whether many segments in memory are idle, and the log has room to say that they are unloaded: on a
@@ -252,14 +252,16 @@ class Checkpointer:
         publish(ops, group)
         await self._completed(snapshot, size, is_relogged=True)
 
-    async def _completed(self, snapshot: Snapshot, size: int, *, is_relogged: bool) -> None:
+    async def _completed(
+        self, snapshot: Snapshot, size: int, *, is_relogged: bool, closing: bool = False
+    ) -> None:
         self._written += 1
         self._cycle = snapshot.cycle
         self._state.checkpoint_bytes = size + snapshot.manifest.size
         self._state.checkpoint_sequence = snapshot.sequence
         self._last_at = self._log.statistics().appended_bytes
         # W5: the address became durable with the end.
-        await self._log.truncate()
+        await self._log.truncate(closing=closing)
         left = self._files_left = self._log.statistics().files
         self._files_needed = left if is_relogged else min(left, self._files_needed)
 

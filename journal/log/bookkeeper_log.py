@@ -181,8 +181,11 @@ class BookKeeperLog(RemoteLog):
 
     # --- truncation ------------------------------------------------------------------------------
 
-    async def truncate(self) -> None:
-        await super().truncate()
+    async def truncate(self, *, closing: bool = False) -> None:
+        await super().truncate(closing=closing)
+        if closing:
+            return
+
         # B4: last, because it may take long. Appends go on meanwhile.
         async with self._truncating:
             if self._is_next_slow and self._is_full and self._next is None:

@@ -153,9 +153,10 @@ class DurableDataLog(ABC):
         """Make one group durable; returns its number."""
 
     @abstractmethod
-    async def truncate(self) -> None:
+    async def truncate(self, *, closing: bool = False) -> None:
         """Remove what is wholly below the newest durable ``truncate_before`` of this owner. While a service
-        does not answer, it is left to the next call."""
+        does not answer, it is left to the next call. ``closing``: the log is closed next, so it makes nothing
+        for later appends."""
 
     def when_lost(self, act: Callable[[], None]) -> None:
         """After ``open``: ``act`` is called if this owner ends while nobody uses the log, because the way to

@@ -409,7 +409,7 @@ class LocalLog(DurableDataLog):
 
     # --- truncation ------------------------------------------------------------------------------
 
-    async def truncate(self) -> None:
+    async def truncate(self, *, closing: bool = False) -> None:
         self._require_owner("truncate")
         with self._mapped_errors():
             async with self._sweeping:

@@ -187,7 +187,7 @@ class MemoryLog(DurableDataLog):
         if self._life.state is LogState.APPENDING:
             self._life.step(LogEvent.APPENDED)
 
-    async def truncate(self) -> None:
+    async def truncate(self, *, closing: bool = False) -> None:
         self._life.require("truncate", LogState.OPEN, LogState.APPENDING)
         truncated = self._truncate_before
         while True:

@@ -216,7 +216,7 @@ class RemoteLog(DurableDataLog):
 
     # --- truncation ------------------------------------------------------------------------------
 
-    async def truncate(self) -> None:
+    async def truncate(self, *, closing: bool = False) -> None:
         self._life.require("truncate", LogState.OPEN, LogState.APPENDING)
         try:
             async with self._truncating:

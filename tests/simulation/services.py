@@ -80,8 +80,8 @@ class ServiceLog(DurableDataLog):
             "append", size, lambda: self._inner.append(buffers, tag=tag, truncate_before=truncate_before)
         )
 
-    async def truncate(self) -> None:
-        await self._call("truncate", 0, self._inner.truncate)
+    async def truncate(self, *, closing: bool = False) -> None:
+        await self._call("truncate", 0, lambda: self._inner.truncate(closing=closing))
 
     def check_owner(self) -> None:
         self._check("check_owner")

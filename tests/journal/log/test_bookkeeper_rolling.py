@@ -7,10 +7,13 @@ from typing import TypeVar
 
 import anyio
 import pytest
+from msgspec import structs
 
+from support.container_world import OPTIONS, ContainerWorld
 from support.faulty_ledgers import FaultyLedgers
 from support.ledger_logs import log_on, record_in, reopened
 from support.memory_ledgers import Cluster, MemoryLedgers
+from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.journal.log.bookkeeper_log import BookKeeperLog
 from tierlog.storage_backends.base.errors import NotOwner
 
@@ -93,6 +96,20 @@ async def test_b4_a_ledger_that_was_made_and_never_listed_is_an_orphan(cluster: 
 
     assert len(await reopened(cluster)) == 2
     assert sorted(cluster.ledgers) == [*listed_in(cluster)]
+
+
+async def test_b4_a_container_that_closes_cleanly_makes_no_next_ledger(cluster: Cluster) -> None:
+    """It would be an orphan at once, and its next owner would wait for it."""
+    log = log_on(SlowToCreate(cluster), ledger_bytes=1, roll_seconds=0.001)
+    world = ContainerWorld(structs.replace(OPTIONS, checkpoint=CheckpointOptions(wal_bytes=64_000)))
+    async with world.owner(log=log) as owner:
+        await owner.store.create_segment("s")
+        await owner.store.append("s", bytes(2000))
+        made = max(cluster.ledgers)
+        await owner.stop()
+
+        assert owner.container.statistics().checkpoints.checkpoints == 1
+    assert max(cluster.ledgers) == made
 
 
 async def test_b2_an_owner_that_is_fenced_deletes_the_ledger_that_it_had_made(cluster: Cluster) -> None:
