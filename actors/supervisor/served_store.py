@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 import attrs
 
-from ...journal.coordination.contract import IDENTITY, Coordination
-from ...storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch, Unavailable
+from ...journal.coordination.contract import Coordination
+from ...storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
 from ...storage_backends.base.files import Files, IsGuarded, MakeFolder, Program
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.chunk_location import ChunkLocation, check_location, make_chunk_reader, opened_chunks
-from ..folder.identity import StoreIdentity, decode
+from ..folder.identity import StoreIdentity
 from ..folder.local_coordination import LocalCoordination
 from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared, run_program
 from ..folder.place import SharedLocation
@@ -75,16 +75,6 @@ class ServedStore:
     term: TermOptions
     requests: S3RequestCounts | None = None
     """Counts those that ``coordination`` makes to a bucket."""
-
-    async def confirm(self) -> None:
-        """Of a store that all machines reach: raises ``StoreMismatch`` if it is not there any more."""
-        record, place = await self.coordination.load(IDENTITY), self.coordination.place(IDENTITY)
-        if record is None or decode(record.data, place) != self.identity:
-            what = "was removed" if record is None else "is that of another store now"
-            raise StoreMismatch(
-                f"{place}, the identity of store {self.identity.store_id.hex()}, {what} since this "
-                f"supervisor was started: put it back, with everything else of the store"
-            )
 
 
 def check_place(asked: StoreAsked) -> None:

@@ -50,7 +50,7 @@ from .join_listener import JoinListener, find_predecessor
 from .options import SupervisorOptions
 from .served_store import ServedStore, StoreAsked, check_place, open_served
 from .supervisor import Supervisor
-from .term import Term, claim_term
+from .term import Term, claim_term, confirm_identity
 
 _log = get_logger("service")
 _SETTLE_SECONDS = 30.0
@@ -179,7 +179,9 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 else partial(
                     find_predecessor, served_store.coordination, served_store.identity.store_id.hex()
                 ),
-                None if options.store.is_local else served_store.confirm,
+                None
+                if options.store.is_local
+                else partial(confirm_identity, served_store.coordination, served_store.identity),
             ) as term,
         ):
             orphans = await _find_orphans(files, options.store)

@@ -15,24 +15,34 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 import anyio
 import attrs
 
-from ...journal.coordination.contract import SUPERVISOR, TERM, Coordination, Lease, LeaseHeld, Record
+from ...journal.coordination.contract import (
+    IDENTITY,
+    SUPERVISOR,
+    TERM,
+    Coordination,
+    Lease,
+    LeaseHeld,
+    Record,
+)
 from ...journal.registers.local import REGISTER_BYTES, OtherLog, decode_image, encode_epoch
 from ...storage_backends.base.errors import (
     DataCorruption,
     NotOwner,
     OutcomeUnknown,
     StorageFull,
+    StoreMismatch,
     Unavailable,
     Unsupported,
 )
 from ...storage_backends.base.ids import EPOCH_MAX
 from ...storage_backends.base.values import Value
-from ..folder.identity import StoreIdentity
+from ..folder.identity import StoreIdentity, decode
 from ..kernel.task_groups import body_group
 from ..telemetry.logging import get_logger
 
@@ -149,6 +159,17 @@ def superseded(own: int, newer: int) -> NotOwner:
     )
 
 
+async def confirm_identity(coordination: Coordination, identity: StoreIdentity) -> None:
+    """Of a store that all machines reach: raises ``StoreMismatch`` if it is not there any more."""
+    record, place = await coordination.load(IDENTITY), coordination.place(IDENTITY)
+    if record is None or decode(record.data, place) != identity:
+        what = "was removed" if record is None else "is that of another store now"
+        raise StoreMismatch(
+            f"{place}, the identity of store {identity.store_id.hex()}, {what} since this process was "
+            f"started: put it back, with everything else of the store"
+        )
+
+
 @asynccontextmanager
 async def claim_term(
     coordination: Coordination,
@@ -224,7 +245,11 @@ async def nobody_serves(
     machines reach. ``on_wait`` as in ``TermOptions``. Raises ``Unavailable`` if a supervisor has it, as soon
     as it is seen to renew it."""
     options = TermOptions(lease=lease, interval=lease / 3, awaits_renewed=False, on_wait=on_wait)
-    async with claim_term(coordination, identity, owner, options) as term, body_group() as tasks:
+    confirm = partial(confirm_identity, coordination, identity)
+    async with (
+        claim_term(coordination, identity, owner, options, confirm=confirm) as term,
+        body_group() as tasks,
+    ):
         tasks.start_soon(_renew, term)
         try:
             yield

@@ -15,7 +15,7 @@ from support.remote_stores import NAME, PLACE, BucketMachine, fill, refused
 from support.s3 import numbered_world
 from support.s3_server import BUCKET, S3Server
 from tierlog import NotOwner, open_store
-from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.folder.identity import StoreIdentity, encode
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.settings.configuration import ServerConfig
 from tierlog.actors.store.folder_opening import system_world
@@ -23,6 +23,7 @@ from tierlog.actors.store.recover import RecoveredStore, recover_store
 from tierlog.actors.store.supervised import refuse_supervised
 from tierlog.actors.supervisor.served_store import StoreAsked, open_served
 from tierlog.actors.supervisor.term import nobody_serves
+from tierlog.journal.coordination.contract import IDENTITY as RECORD
 from tierlog.journal.coordination.contract import SUPERVISOR
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
 from tierlog.storage_backends.base.checksum import Buffer
@@ -62,6 +63,7 @@ def in_virtual_time(test: Callable[[], Awaitable[None]]) -> None:
 def test_v14_a_lease_that_is_renewed_refuses_an_opening() -> None:
     async def main() -> None:
         bucket = Bucket()
+        bucket.put(RECORD, encode(IDENTITY), "")
         async with nobody_serves(on(bucket), IDENTITY, b"owner-owner-owne", DURATION):
             begun = anyio.current_time()
             with pytest.raises(

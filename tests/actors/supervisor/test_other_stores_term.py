@@ -15,8 +15,7 @@ from support.s3 import numbered_world
 from tierlog.actors.folder.identity import StoreIdentity, encode
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.join_listener import find_predecessor
-from tierlog.actors.supervisor.served_store import ServedStore
-from tierlog.actors.supervisor.term import Term, TermOptions, claim_term
+from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, confirm_identity, nobody_serves
 from tierlog.journal.coordination.contract import CONTROL, IDENTITY, TERM
 from tierlog.journal.coordination.objects import ObjectCoordination
 from tierlog.journal.registers.local import REGISTER_BYTES, encode_epoch
@@ -36,9 +35,9 @@ async def supervised(objects: MemoryObjects) -> AsyncIterator[Term]:
     """As ``tierlog supervise`` has its term."""
     coordination = ObjectCoordination(objects, "", WORLD)
     options = TermOptions.watched(0.4, takes_over=False)
-    store = ServedStore(identity=STORE, coordination=coordination, term=options)
+    confirm = partial(confirm_identity, coordination, STORE)
     find = partial(find_predecessor, coordination, STORE.store_id.hex())
-    async with claim_term(coordination, STORE, WORLD.id_bytes(), options, find, store.confirm) as term:
+    async with claim_term(coordination, STORE, WORLD.id_bytes(), options, find, confirm) as term:
         yield term
 
 
@@ -63,10 +62,19 @@ async def test_v1_a_copied_term_counts_as_a_damaged_one(caplog: pytest.LogCaptur
         assert "term_lost" not in caplog.text
 
 
+async def test_v1_nor_does_a_copied_term_refuse_who_moves_the_store() -> None:
+    bucket = Bucket()
+    put(bucket, IDENTITY, encode(STORE))
+    put(bucket, TERM, OTHER_TERM)
+    coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
+    async with nobody_serves(coordination, STORE, WORLD.id_bytes(), 0.4):
+        assert bucket.objects[TERM][0] != OTHER_TERM
+
+
 async def test_v1_the_term_of_the_store_that_was_made_in_its_place_ends_a_supervisor() -> None:
     bucket = Bucket()
     put(bucket, IDENTITY, encode(STORE))
-    with pytest.raises(StoreMismatch, match="another store now since this supervisor was started"):
+    with pytest.raises(StoreMismatch, match="another store now since this process was started"):
         async with supervised(MemoryObjects(bucket)) as term:
             put(bucket, IDENTITY, encode(OTHER))
             put(bucket, TERM, OTHER_TERM)
@@ -90,7 +98,7 @@ async def test_v1_a_start_leaves_the_term_of_the_store_alone_that_is_made_meanwh
                 put(bucket, TERM, OTHER_TERM)
             return await super().get(key, size)
 
-    with pytest.raises(StoreMismatch, match="another store now since this supervisor was started"):
+    with pytest.raises(StoreMismatch, match="another store now since this process was started"):
         async with supervised(Replaced(bucket)):
             raise AssertionError("it supervises nothing")
     assert bucket.objects[TERM][0] == OTHER_TERM

@@ -28,8 +28,7 @@ from tierlog.actors.gateway.client.container_map import is_complete
 from tierlog.actors.supervisor.commands import Command, OpenContainer
 from tierlog.actors.supervisor.control.record import ControlRecord, encode_control
 from tierlog.actors.supervisor.join_listener import find_predecessor
-from tierlog.actors.supervisor.served_store import ServedStore
-from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, nobody_serves
+from tierlog.actors.supervisor.term import Term, TermOptions, claim_term, confirm_identity, nobody_serves
 from tierlog.journal.coordination.contract import CONTROL, RECORD_BYTES_MAX, SUPERVISOR, TERM, Lease, Record
 from tierlog.journal.coordination.contract import IDENTITY as RECORD
 from tierlog.journal.coordination.objects import OBSERVED, ObjectCoordination
@@ -78,15 +77,15 @@ async def test_v1_a_standby_makes_nothing_where_its_store_is_no_more() -> None:
     coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
     await coordination.compare_and_set(RECORD, encode(IDENTITY))
     term = TermOptions.watched(LEASE, takes_over=False, stands_by=True)
-    store = ServedStore(identity=IDENTITY, coordination=coordination, term=term)
-    async with claim_term(coordination, IDENTITY, b"a" * 16, term, confirm=store.confirm):
+    confirm = partial(confirm_identity, coordination, IDENTITY)
+    async with claim_term(coordination, IDENTITY, b"a" * 16, term, confirm=confirm):
         pass
     for other, why in ((None, "was removed"), (replace(IDENTITY, created_ms=1), "of another store")):
         bucket.objects.clear()
         if other is not None:
             await coordination.compare_and_set(RECORD, encode(other))
-        with pytest.raises(StoreMismatch, match=f"{why} .*since this supervisor was started"):
-            async with claim_term(coordination, IDENTITY, b"a" * 16, term, confirm=store.confirm):
+        with pytest.raises(StoreMismatch, match=f"{why} .*since this process was started"):
+            async with claim_term(coordination, IDENTITY, b"a" * 16, term, confirm=confirm):
                 raise AssertionError("it supervises nothing")
         assert TERM not in bucket.objects
 
@@ -368,8 +367,8 @@ async def confirmed_term(bucket: Bucket) -> AsyncIterator[Term]:
     coordination = ObjectCoordination(MemoryObjects(bucket), "", WORLD)
     await coordination.compare_and_set(RECORD, encode(IDENTITY))
     options = TermOptions.watched(LEASE, takes_over=False)
-    store = ServedStore(identity=IDENTITY, coordination=coordination, term=options)
-    async with claim_term(coordination, IDENTITY, b"a" * 16, options, confirm=store.confirm) as term:
+    confirm = partial(confirm_identity, coordination, IDENTITY)
+    async with claim_term(coordination, IDENTITY, b"a" * 16, options, confirm=confirm) as term:
         yield term
 
 
@@ -416,7 +415,7 @@ async def test_d4_a_damaged_record_of_a_supervisor_is_put_again_and_keeps_none_o
 
 async def test_d4_of_a_store_that_was_removed_no_lease_is_put_again() -> None:
     bucket = Bucket()
-    with pytest.raises(StoreMismatch, match="was removed since this supervisor was started"):
+    with pytest.raises(StoreMismatch, match="was removed since this process was started"):
         async with confirmed_term(bucket) as term:
             bucket.objects.clear()
             await term.check()
