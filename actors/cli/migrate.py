@@ -12,7 +12,7 @@ import typer
 from ...storage_backends.base.errors import DataCorruption, OutcomeUnknown, StorageFull, Unavailable
 from . import output
 from .options import Config, Json, store_place
-from .running import RUN_AGAIN, Hints, execute, read_settings, show_lease_wait
+from .running import RUN_AGAIN, Hints, execute, fail, read_settings, show_lease_wait
 
 if TYPE_CHECKING:
     from ...journal.coordination.contract import Coordination
@@ -76,11 +76,12 @@ def migrate(
     if undo == (to is not None) or (undo and (confirm or chunks)):
         raise typer.BadParameter("name the new place with --to, or give --undo alone")
     if to is None:
-        is_undone = execute(lambda: _undo(source, config), hints=_HINTS, interrupted=RUN_AGAIN)
+        if not execute(lambda: _undo(source, config), hints=_HINTS, interrupted=RUN_AGAIN):
+            fail(f"no move of the store in {source} was begun, or it is given up already: nothing to undo")
         if json:
-            output.print_json({"source": source, "is_undone": is_undone})
+            output.print_json({"source": source, "is_undone": True})
         else:
-            output.print_lines(_described_undo(source) if is_undone else [_no_move(source)])
+            output.print_lines(_described_undo(source))
         return
 
     done = _run(source, to, config, chunks, confirms=confirm)
@@ -119,10 +120,6 @@ def _described_undo(source: str) -> list[str]:
         f"the store in {source} can be opened again",
         "delete what the move has copied to the place that --to named, or --chunks: it belongs to no store",
     ]
-
-
-def _no_move(source: str) -> str:
-    return f"there is no move of the store in {source} to undo"
 
 
 def _place(path: str, config: Path | None) -> MigrationPlace:

@@ -70,8 +70,10 @@ def test_a_prepared_move_is_given_up(run: Run, folder: Path) -> None:
     assert undone[0] == f"the store in {folder} can be opened again"
     assert undone[1].startswith("delete what the move has copied to the place that --to named")
     assert run("backup", "ls", "--json").out.strip() == "[]"
-    again = run("migrate", str(folder), "--undo")
-    assert (again.code, again.out) == (0, f"there is no move of the store in {folder} to undo\n")
+    for options in ((), ("--json",)):
+        again = run("migrate", str(folder), "--undo", *options)
+        assert (again.code, again.out, is_one_line(again.err)) == (1, "", True)
+        assert f"no move of the store in {folder} was begun, or it is given up already" in again.err
 
 
 def test_a_folder_that_was_moved_away_is_not_served(run: Run, folder: Path) -> None:
