@@ -416,3 +416,10 @@ class ClaimOutdated(Unavailable):
 CLAIM_REFUSED = (NotOwner, StoreMismatch, ClaimOutdated)
 """Errors of a claim on long-term storage that belongs to another owner or store (rule W8). All others are
 temporary."""
+
+_errors = {each for each in globals().values() if isinstance(each, type) and issubclass(each, TierlogError)}
+_internal = {SegmentError, MetadataConflict, ClaimOutdated, ChunkError, *ChunkError.__subclasses__()}
+for _error in _errors - _internal:
+    # As users import it, so that a traceback shows that name. Of errors alone: what resolves the annotations
+    # of a class, as msgspec does, looks into the module that the class names.
+    _error.__module__ = "tierlog"
