@@ -110,22 +110,34 @@ def _lock(descriptor: int) -> bool:
 
 def _build(go: str, work: Path, program: Path, environment: Mapping[str, str]) -> None:
     """All that Go fetches and makes is in ``work``, which is removed."""
-    shutil.rmtree(work, ignore_errors=True)  # of a build that was killed
+    _remove(work)  # of a build that was killed
     try:
         for folder in ("bin", "tmp"):
             (work / folder).mkdir(parents=True)
-        folders = {"GOBIN": "bin", "GOPATH": "path", "GOCACHE": "cache", "GOTMPDIR": "tmp"}
-        variables = {name: str(work / folder) for name, folder in folders.items()}
-        variables |= {"GOFLAGS": "-modcacherw"}  # folders that can be removed
+        folders = {
+            "GOBIN": "bin",
+            "GOPATH": "path",
+            "GOMODCACHE": "modules",
+            "GOCACHE": "cache",
+            "GOTMPDIR": "tmp",
+        }
+        environment = {**environment, **{name: str(work / folder) for name, folder in folders.items()}}
         ask = [go, "install", "-trimpath", "-ldflags=-s -w", f"{_MODULE}/cmd/versitygw@{VERSION}"]
-        _run(ask, {**environment, **variables}, work)
+        _run(ask, environment, work)
         made = work / "bin" / "versitygw"
         contents = _run([go, "version", "-m", str(made)], environment, work).split()
         if f"mod {_MODULE} {VERSION} {_CHECKSUM}" not in " ".join(contents):
             raise NoGateway(f"the S3 gateway {_MODULE} {VERSION} has another checksum than {_CHECKSUM}")
         os.replace(made, program)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        _remove(work)
+
+
+def _remove(work: Path) -> None:
+    # Go makes what it fetches read-only, a newer compiler too, whatever its flags say.
+    for folder, _, _ in os.walk(work):
+        Path(folder).chmod(0o700)
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:

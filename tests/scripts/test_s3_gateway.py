@@ -48,6 +48,14 @@ def test_it_is_built_once_into_the_cache_folder_and_nothing_else_is_left(tmp_pat
     assert {path.name for path in found.parent.iterdir()} == {"versitygw-v1.8.0", "versitygw.lock"}
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may remove everything")
+def test_a_compiler_that_go_has_fetched_is_not_left(tmp_path: Path) -> None:
+    fetch = "mkdir -p ${GOMODCACHE:?}/toolchain; echo go >$GOMODCACHE/toolchain/go; chmod -R a-w $GOMODCACHE"
+    found = find_gateway(go(tmp_path, f"{fetch}; echo built >$GOBIN/versitygw"))
+
+    assert {path.name for path in found.parent.iterdir()} == {"versitygw-v1.8.0", "versitygw.lock"}
+
+
 def test_of_processes_that_need_it_at_once_one_builds_it_for_all(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     environment = go(tmp_path, f"read line <{tmp_path}/gate; echo built >$GOBIN/versitygw")
