@@ -13,14 +13,19 @@ import httpx
 
 
 class ConnectionPools:
-    """``make()``: a pool, without a bound of its own. ``exchanges_max``: exchanges at a time that share
-    one."""
+    """``make()``: a pool of at least ``exchanges_max`` connections. ``exchanges_max``: exchanges at a time
+    that share one."""
 
     def __init__(self, make: Callable[[], httpx.AsyncBaseTransport], exchanges_max: int) -> None:
         self._make = make
         self._exchanges_max = exchanges_max
         self._pools: dict[httpx.AsyncBaseTransport, int] = {}
         """With the number of exchanges under way."""
+
+    @property
+    def exchanges(self) -> int:
+        """Those under way."""
+        return sum(self._pools.values())
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[httpx.AsyncBaseTransport]:

@@ -110,7 +110,7 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
         result, left = context.map.explained(result), give_up - context.clock()
         # One attempt that took most of the time, and had no answer, does not show that there is no service.
         is_late = context.clock() - began > patience / 2 and result.kind not in ANSWERED
-        if call.is_step and not is_longer and is_late:
+        if call.asks_once_more and not is_longer and is_late:
             is_longer, give_up, left = True, give_up + patience, left + patience
         retry = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
         if isinstance(retry, TierlogError):

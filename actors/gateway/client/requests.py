@@ -138,7 +138,7 @@ class Call(Generic[T]):
     """Seconds that a long poll may wait."""
     parks: bool = False
     """It may be one of many at once, long poll or not, and must not fill the pool of the other requests."""
-    is_step: bool = False
+    asks_once_more: bool = False
     """It is a step of a tail, which goes on behind one answer that does not come."""
 
     @property
@@ -488,7 +488,7 @@ class TailCursor:
         self.is_over = self.is_at_end = False
 
     def poll(self) -> Call[PollResult]:
-        return attrs.evolve(poll(self.name, self.position, self._wait, self.history), is_step=True)
+        return attrs.evolve(poll(self.name, self.position, self._wait, self.history), asks_once_more=True)
 
     def take_poll(self, result: PollResult) -> Iterator[bytes]:
         # H11: the bytes of a later segment must not continue those of the deleted one.

@@ -233,6 +233,16 @@ class HttpCall(Generic[S]):
         arrival = self._arrival = Arrival(self.server)
         return arrival
 
+    def whole_body(self, arrival: Arrival) -> bytes | None:
+        """All of a body that is passed on, counted as by ``next_piece``; None if there is something to wait
+        for."""
+        whole = self.scope.get("tierlog.whole_body")
+        body: bytes | None = None if whole is None else whole()
+        if body is not None:
+            self.counts.request_bytes += len(body)
+            arrival.take_more(len(body))
+        return body
+
     async def next_piece(self, arrival: Arrival) -> tuple[bytes, bool]:
         """The next piece of a body that is passed on, and whether it is the last one. Its bytes count as in
         memory until ``arrival.sent()``."""

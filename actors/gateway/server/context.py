@@ -1,8 +1,8 @@
 """What all requests of one server share, whatever it serves: the limits, the counters, and the graceful end.
 
 Requests are admitted by count and by bytes (rule H12); a full server refuses at once and names a time to
-retry. It never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the
-event loop's thread."""
+retry. Nothing waits but answers, and requests that are passed on. Parked long polls and streams end when the
+server drains (rule H15). Plain code of the event loop's thread."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from .forwarding import Forwarder
 
 IDLE_MAX = 128
-"""Connections to other hosts that wait for the next request."""
+"""Descriptors for connections to other hosts that wait for the next request."""
 WINDOWS_MAX = 16
 """Blocks of answers that may each keep a window of long-term storage in memory, of up to 4 MiB."""
 
 
 @attrs.frozen
 class ServerLimits:
-    """Bounds of one server. Above a bound the answer is a refusal, never a queue."""
+    """Bounds of one server. Above a bound the answer is a refusal, if the field does not say that something
+    waits. What is passed on to one owner waits within these bounds (rule H22)."""
 
     json_bytes: int = 1 << 20
     """The most bytes of a JSON body; above it the answer is 413."""
@@ -187,7 +188,7 @@ class ServerContext:
         """Blocks of answers in memory: a handler takes one before it reads a block, and returns it once the
         client has read that."""
         self.taking_many = anyio.Lock(fast_acquire=True)
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._turn = anyio.Lock()
         self._in_flight_bytes = 0
         self._arriving: set[Arrival] = set()
         self.has_dropped_bodies = False
@@ -246,9 +247,9 @@ class ServerContext:
     async def wait_turn(self) -> None:
         """Wait for a round of the event loop in which nobody else's wait ends. Clients that do not read lose
         their blocks at one moment, and as many others would read the store and write a block each in one
-        round: 0.1 s."""
+        round: 0.1 s. So would requests that begin to be passed on."""
         async with self._turn:
-            await anyio.lowlevel.checkpoint()
+            pass  # it took a round to get it, from whomever
 
     # --- admission -------------------------------------------------------------------------------
 
@@ -284,6 +285,17 @@ class ServerContext:
     def _has_room(self, size: int, held: int) -> bool:
         others = self._in_flight_bytes - held
         return not others or self._in_flight_bytes + size <= self.limits.in_flight_bytes
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Room for ``size`` bytes of bodies, in the block. Raises ``Throttled`` if there is none."""
+        if size:
+            self.check_room(size)
+        self._in_flight_bytes += size
+        try:
+            yield
+        finally:
+            self._in_flight_bytes -= size
 
     # --- long polls and streams ------------------------------------------------------------------
 

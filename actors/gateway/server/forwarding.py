@@ -3,8 +3,9 @@ answers back, piece by piece, so that clients need to reach one address only.
 
 A request without an answer is passed on a second time, to another owner, if that can do no harm: nothing was
 sent, the first one refused it, or it only reads. Otherwise what may have been applied is ``OutcomeUnknown``,
-as it is between a client and the owner. If the client disconnects, the exchange with the owner ends. Passes
-on what it holds of a body before it takes more: bytes of both directions wait in the senders."""
+as it is between a client and the owner. If the client disconnects, the exchange with the owner ends, or never
+begins. Passes on what it holds of a body before it takes more: bytes of both directions wait in the
+senders."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import attrs
 import httpx
 
@@ -37,11 +37,16 @@ from .passing import Parts, PassedRequest, SentBody, batch_request, end_early, p
 MOVED_SECONDS = 0.5
 """How often forwarded requests whose containers have moved are looked for: a frozen host never answers
 them."""
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=IDLE_MAX // 2, keepalive_expiry=30.0)
 POOL_EXCHANGES = 32
 """Exchanges with owners that share a pool."""
+# ``IDLE_MAX`` is for eight pools, of 256 exchanges. More of them have taken connections for their exchanges,
+# and keep a part of these for the seconds of the expiry.
+_LIMITS = httpx.Limits(
+    max_connections=POOL_EXCHANGES, max_keepalive_connections=IDLE_MAX // 8, keepalive_expiry=30.0
+)
 CLIENT_EXCHANGES = 128
-"""Exchanges for one connection at a time, besides tails: a session may begin thousands of calls at once."""
+"""Exchanges of one connection with one owner at a time, besides tails: a session may begin thousands of calls
+at once. Of tails, so many begin at a time."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -85,14 +90,13 @@ class Forwarder:
         self._serves = serves
         self.exchanges_max = 1 << 20
         """The most exchanges with owners at a time, each of which takes a connection."""
+        self.client_exchanges = CLIENT_EXCHANGES
         self._tracing = tracing
         self._pools = ConnectionPools(make, POOL_EXCHANGES)
         self._parking = ConnectionPools(make, POOL_EXCHANGES)
         """For tails, which would take the connections that wait for the next request."""
-        self._turn = anyio.Lock(fast_acquire=True)
-        """A round of the event loop in which no other request begins to be passed on."""
         self._shares: dict[object, anyio.Semaphore] = {}
-        """What is left of ``CLIENT_EXCHANGES`` of the connections that have some."""
+        """What is left of ``client_exchanges``, for the connections and owners that have some."""
         self._flights: set[_Flight] = set()
 
     def other_host(self, index: int) -> str | None:
@@ -127,48 +131,23 @@ class Forwarder:
         request, is_done = PassedRequest(call, append_bytes_max), False
         call.counts.forwarded += 1
         async with call.while_connected(request.body.ended, is_tail=parks) as scope:
-            if parks:
-                with call.server.parked(scope):
-                    await self._pass_on(call, request, index, url, self._parking)
-            else:
-                async with self._share(call.scope["client"]):
-                    await self._pass_on(call, request, index, url, self._pools)
+            with call.server.parked(scope) if parks else call.server.holding(request.body.ahead):
+                await self._pass_on(call, request, index, url, parks=parks)
             is_done = True
         if not is_done:  # H15: the server stops
             if not call.started:
                 call.server.check_serving()
             await end_early(call, request)
 
-    @asynccontextmanager
-    async def _share(self, client: object) -> AsyncIterator[None]:
-        """One of the exchanges of ``client``, a connection, once it has fewer than it may have."""
-        share = self._shares.get(client)
-        if share is None:
-            share = self._shares[client] = anyio.Semaphore(CLIENT_EXCHANGES, fast_acquire=True)
-        try:
-            async with share:
-                yield
-        finally:
-            if share.value == CLIENT_EXCHANGES:
-                self._shares.pop(client, None)
-
     async def _pass_on(
-        self,
-        call: HttpCall[Any],
-        request: PassedRequest,
-        index: int,
-        url: str,
-        pools: ConnectionPools,
+        self, call: HttpCall[Any], request: PassedRequest, index: int, url: str, *, parks: bool
     ) -> None:
-        # An exchange costs the loop about a millisecond, and a session begins many calls at once.
-        async with self._turn:
-            await anyio.lowlevel.checkpoint()
-        refusal = await self._attempt(call, request, _Flight((index,), url), pools)
+        refusal = await self._attempt(call, request, _Flight((index,), url), parks=parks)
         # H22: at most once, or two hosts that name each other would go on forever.
         if refusal is not None and refusal.may_repeat and request.body.rewind():
             other = self._other(index, url, refusal.owner)
             if other is not None:
-                refusal = await self._attempt(call, request, _Flight((index,), other), pools)
+                refusal = await self._attempt(call, request, _Flight((index,), other), parks=parks)
         if refusal is not None:
             raise refusal.error
 
@@ -177,21 +156,20 @@ class Forwarder:
         return next((each for each in (named, self.other_host(index)) if each not in (None, url)), None)
 
     async def _attempt(
-        self, call: HttpCall[Any], request: PassedRequest, flight: _Flight, pools: ConnectionPools
+        self, call: HttpCall[Any], request: PassedRequest, flight: _Flight, *, parks: bool
     ) -> _Refusal | None:
         """One exchange. Returns why there is no answer, unless one was passed back."""
         reason = "its containers have moved"
-        is_sent = True
+        is_sent = False
         with self._flying(flight):
             try:
-                async with (
-                    pools.one() as pool,
-                    _Answered(pool, request.to(flight.url), self._tracing) as answer,
-                ):
-                    refusal = await _refusal_of(answer)
-                    if refusal is None:
-                        await pass_back(call, request, answer)
-                    return refusal
+                async with self._pool(call, flight.url, parks=parks) as pool:
+                    is_sent = True
+                    async with _Answered(pool, request.to(flight.url), self._tracing) as answer:
+                        refusal = await _refusal_of(answer)
+                        if refusal is None:
+                            await pass_back(call, request, answer)
+                        return refusal
             except (httpx.HTTPError, OSError) as error:
                 if call.started:
                     raise  # H10: half an answer does not pass for a whole one
@@ -206,16 +184,42 @@ class Forwarder:
 
     @contextmanager
     def _flying(self, flight: _Flight) -> Iterator[None]:
-        # H12: descriptors remain for the log and chunks.
-        if len(self._flights) >= self.exchanges_max:
-            raise Throttled(f"{len(self._flights)} requests are passed on: slow down and try again")
-
         self._flights.add(flight)
         try:
             with flight.scope:
                 yield
         finally:
             self._flights.discard(flight)
+
+    @asynccontextmanager
+    async def _pool(
+        self, call: HttpCall[Any], url: str, *, parks: bool = False
+    ) -> AsyncIterator[httpx.AsyncBaseTransport]:
+        """A pool for one exchange with the owner at ``url``, once the client has fewer than it may have, and
+        in its turn. Raises ``Throttled``."""
+        key = (call.scope["client"], url, parks)
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = anyio.Semaphore(self.client_exchanges, fast_acquire=True)
+        try:
+            async with share:
+                # An exchange costs the loop about a millisecond.
+                await call.server.wait_turn()
+                # H12: descriptors remain for the log and chunks.
+                count = self._pools.exchanges + self._parking.exchanges
+                if count >= self.exchanges_max:
+                    raise Throttled(f"{count} requests are passed on: slow down and try again")
+
+                if not parks:
+                    async with self._pools.one() as pool:
+                        yield pool
+            # A tail takes its time, and its share is for its beginning alone.
+            if parks:
+                async with self._parking.one() as pool:
+                    yield pool
+        finally:
+            if share.value == self.client_exchanges:
+                self._shares.pop(key, None)
 
     # --- batches ---------------------------------------------------------------------------------
 
@@ -287,7 +291,7 @@ class Forwarder:
             try:
                 request = batch_request(call, url, body)
                 async with (
-                    self._pools.one() as pool,
+                    self._pool(call, url) as pool,
                     _Answered(pool, request, self._tracing) as answer,
                 ):
                     document = b"".join([piece async for piece in answer.aiter_raw()])

@@ -75,12 +75,12 @@ class PassedRequest:
             append_bytes_max if is_append else max(limits.json_bytes, limits.commit_bytes, limits.rows_bytes)
         )
         # H9: here, because the client is asked for the body before the owner's answer to the head is read.
-        call.checked_length(maximum, is_append=is_append)
+        length = call.checked_length(maximum, is_append=is_append)
         self.body = _PassedBody(
             call,
             has_body=b"content-length" in framing or b"transfer-encoding" in framing,
             is_chunked=b"transfer-encoding" in framing,
-            maximum=maximum,
+            maximum=maximum if length is None else length,
         )
         if b"content-length" in framing:
             self._headers.append((b"content-length", framing[b"content-length"]))
@@ -165,8 +165,16 @@ class _PassedBody(SentBody):
         self.is_begun = not has_body
         self.ended = anyio.Event()
         """The client has sent all of it."""
+        self.ahead = 0
+        """Bytes that may arrive before they are taken, and counted."""
+        if has_body and (whole := call.whole_body(self._arrival)) is not None:
+            # While the request waits for its turn, they count, and a client that leaves shows.
+            self._kept.append(whole)
+            self.is_complete = True
         if self.is_complete:
             self.ended.set()
+        else:
+            self.ahead = min(maximum, call.scope.get("tierlog.body_window", 0))
 
     @property
     def is_cut(self) -> bool:

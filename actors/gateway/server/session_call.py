@@ -106,6 +106,7 @@ class SessionCall(Exchange):
             "query_string": query,
             "headers": headers,
             "tierlog.park": self.park,
+            "tierlog.body_window": BODY_WINDOW,
             "tierlog.whole_body": self.whole_body,
             "tierlog.write_chunk": self.write_chunk,
             "tierlog.wait_read": self.wait_read,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import anyio
 import trio
 
 from tierlog.actors.gateway.client.session import ClientSession, SessionCall
@@ -13,6 +16,7 @@ from tierlog.actors.gateway.client.sessions import AsyncSession, Sessions
 from tierlog.actors.gateway.client.transport import AsyncTransport
 from tierlog.actors.gateway.server import forwarding
 from tierlog.actors.gateway.server.fan_out import Chunk, FanOut, Stream
+from tierlog.actors.gateway.server.forwarding import Forwarder
 from tierlog.actors.gateway.server.session import SessionConnection
 from tierlog.actors.gateway.server.session_call import SessionCall as ServerCall
 from tierlog.actors.gateway.server.waiting_tails import WaitingTail
@@ -223,3 +227,38 @@ def lost_answer_of_an_owner_counts_as_nothing_done(plant: Planter) -> None:
         return original(flight, reason, is_sent=False, changes=changes)
 
     plant(forwarding._lost, lost)
+
+
+def _pool() -> Any:
+    """The generator below the context manager."""
+    return vars(Forwarder._pool)["__wrapped__"]
+
+
+@partial(mutant, worlds_from=FIRST_WITH_ONE_PORT)("H22")
+def share_of_a_cancelled_exchange_is_lost(plant: Planter) -> None:
+    """A client whose callers leave has fewer and fewer requests passed on, until none is."""
+
+    async def pool(
+        original: Any, self: Forwarder, call: Any, url: str, *, parks: bool = False
+    ) -> AsyncIterator[Any]:
+        try:
+            async with asynccontextmanager(original)(self, call, url, parks=parks) as found:
+                yield found
+        except trio.Cancelled:
+            share = anyio.Semaphore(self.client_exchanges, fast_acquire=True)
+            share = self._shares.setdefault((call.scope["client"], url, parks), share)
+            if share.value:
+                share.acquire_nowait()
+            raise
+
+    plant(_pool(), pool)
+
+
+@partial(mutant, worlds_from=FIRST_WITH_ONE_PORT)("H22")
+def tail_keeps_its_share(plant: Planter) -> None:
+    """Requests to an owner wait until their client's tails there end."""
+
+    def pool(original: Any, self: Forwarder, call: Any, url: str, *, parks: bool = False) -> Any:
+        return original(self, call, url)
+
+    plant(_pool(), pool)

@@ -54,6 +54,8 @@ from .plain_http import PlainTransport
 CONTAINERS = 3
 APPEND_BYTES_MAX = 24 << 10
 STOP_SECONDS = 3.0
+FEW = 2
+"""Exchanges with an owner of one client at a time, and of a pool: others wait."""
 _LIMITS = Limits(
     flush_bytes=20_000,
     rolling_size=40_000,
@@ -233,8 +235,10 @@ class HostSite(Site):
         )
         context = context_of(app)
         if (forwarder := context.forwarder) is not None:
-            pools = ConnectionPools(lambda: PlainTransport(self._network.dial), 1 << 20)
-            forwarder._pools = forwarder._parking = pools
+            forwarder.client_exchanges = FEW
+            for pools in ("_pools", "_parking"):
+                made = ConnectionPools(lambda: PlainTransport(self._network.dial), FEW)
+                setattr(forwarder, pools, made)
             forwarder._flights = cast(Any, InOrder())
         async with body_group() as tasks:
             loop = HostLoop(self._agenda, process.gate, tasks)

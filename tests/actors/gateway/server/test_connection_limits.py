@@ -503,6 +503,7 @@ async def test_h12_turns_that_end_at_one_moment_begin_in_rounds_of_their_own(a: 
 
     assert events.count("turn") == 20
     assert ("turn", "turn") not in pairwise(events)
+    assert events[events.index("turn") :][:40].count("turn") == 20, "no round is lost between them"
 
 
 @pytest.mark.parametrize("request_bytes", STREAMS, ids=["tail", "read", "polls"])
