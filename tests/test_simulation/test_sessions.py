@@ -117,6 +117,7 @@ def test_a_middlebox_leaves_plain_http_alone() -> None:
         pytest.param("cancelled-scope-sends", 2, marks=pytest.mark.extended),
         pytest.param("refusing-server-is-not-asked-again", 1, marks=pytest.mark.extended),
         pytest.param("lost-answer-of-an-owner-counts-as-nothing-done", 27, marks=pytest.mark.extended),
+        pytest.param("share-of-a-cancelled-exchange-is-lost", 0, marks=pytest.mark.extended),
     ],
 )
 def test_a_bug_of_sessions_is_caught(name: str, seed: int) -> None:

@@ -229,11 +229,6 @@ def lost_answer_of_an_owner_counts_as_nothing_done(plant: Planter) -> None:
     plant(forwarding._lost, lost)
 
 
-def _pool() -> Any:
-    """The generator below the context manager."""
-    return vars(Forwarder._pool)["__wrapped__"]
-
-
 @partial(mutant, worlds_from=FIRST_WITH_ONE_PORT)("H22")
 def share_of_a_cancelled_exchange_is_lost(plant: Planter) -> None:
     """A client whose callers leave has fewer and fewer requests passed on, until none is."""
@@ -251,14 +246,5 @@ def share_of_a_cancelled_exchange_is_lost(plant: Planter) -> None:
                 share.acquire_nowait()
             raise
 
-    plant(_pool(), pool)
-
-
-@partial(mutant, worlds_from=FIRST_WITH_ONE_PORT)("H22")
-def tail_keeps_its_share(plant: Planter) -> None:
-    """Requests to an owner wait until their client's tails there end."""
-
-    def pool(original: Any, self: Forwarder, call: Any, url: str, *, parks: bool = False) -> Any:
-        return original(self, call, url)
-
-    plant(_pool(), pool)
+    # The generator below the context manager.
+    plant(vars(Forwarder._pool)["__wrapped__"], pool)
