@@ -7,10 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.from_thread
 import pytest
 
 import tierlog
+from support.patience import scaled
 from support.sync_client import CONNECTS, KINDS
 from support.two_hosts import Host, name_in, two_hosts
 
@@ -76,3 +78,22 @@ async def test_h22_a_tail_follows_through_another_host(hosts: tuple[Host, Host])
                 await client.append(THERE, b"%d," % number)
             await client.seal_segment(THERE)
     assert received == b"".join(b"%d," % number for number in range(20))
+
+
+async def test_h22_hundreds_of_calls_at_once_are_all_answered(hosts: tuple[Host, Host]) -> None:
+    """Those that wait at the host, because many are under way, are not refused."""
+    first, _ = hosts
+    answers: list[object] = []
+    async with tierlog.connect(first.url, deadline=scaled(30)) as client:
+        await client.create_segment(THERE)
+        await client.append(THERE, b"x")
+
+        async def read() -> None:
+            answers.append(await client.read(THERE, 0, 1))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(500):
+                tasks.start_soon(read)
+        assert client.statistics().requests < 600
+    assert answers == [b"x"] * 500
+    assert first.forwarded("bytes") == 500

@@ -301,3 +301,18 @@ async def test_few_connections_of_a_pool_wait_for_the_next_request() -> None:
         await pools.aclose()
         await until(lambda: asked == 0)
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.extended
+async def test_h22_thousands_of_calls_at_once_leave_the_host_its_answers(tmp_path: Path) -> None:
+    """Of a client that does not read: heartbeats and ``/health`` share the event loop with them."""
+    slowest = 0.0
+    async with two_hosts(tmp_path) as (store, first, _), raw_session(first.served) as client:
+        await store.create_segment(THERE)
+        await store.append(THERE, bytes(1000))
+        await client.begin_all([READ] * 4000)
+        for _ in range(20):
+            begun = anyio.current_time()
+            assert (await first.served.http.get("/health")).status_code == 200
+            slowest = max(slowest, anyio.current_time() - begun)
+    assert slowest < scaled(1)
