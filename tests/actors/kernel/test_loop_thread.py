@@ -248,14 +248,21 @@ def at_line(number: int, act: Callable[[], None]) -> Callable[[FrameType, str, A
     lines = itertools.count()
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        # What another test has left may be collected at any line: an interrupt would be lost there.
-        if frame.f_code.co_filename != loop_thread.__file__ or frame.f_code.co_name == "__del__":
+        if frame.f_code.co_filename != loop_thread.__file__ or is_finalizing(frame):
             return None
         if event == "line" and next(lines) == number:
             act()
         return trace
 
     return trace
+
+
+def is_finalizing(frame: FrameType | None) -> bool:
+    """Whether a finalizer runs: what another test has left may be collected at any line, and an interrupt
+    would be lost there."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def test_an_interrupted_thread_takes_no_refusal_of_another_one_with_it() -> None:
