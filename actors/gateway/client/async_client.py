@@ -434,7 +434,7 @@ class Client(ClientBase, Closable, SegmentVerbs):
             await anyio.sleep(self._context.map_refresh)
             # A frozen host does not even refuse: only the map shows that its containers have moved.
             if self._transport.may_be_pointless:
-                await self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
+                await self._refresh_map(RefreshMap(self._context.map.generation, attempts.WATCH_SECONDS))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Client]:

@@ -31,6 +31,9 @@ T = TypeVar("T")
 P = TypeVar("P", SegmentPage, TransactionPage)
 REFRESH_SECONDS = 2.0
 """Seconds that one server may take to answer a request for the map."""
+WATCH_SECONDS = 4 * REFRESH_SECONDS
+"""Seconds for a map while attempts wait for their answers. The base may be the frozen host: the next ones are
+asked behind it."""
 HEAD_START_SECONDS = 0.25
 """Seconds after which an opening client asks the next of several addresses, doubled with each round; and that
 a client waits for one address more when another one has answered."""

@@ -589,6 +589,17 @@ async def test_a_frozen_owner_is_abandoned_when_the_map_names_another() -> None:
         frozen.release()
 
 
+async def test_h21_a_frozen_owner_is_abandoned_if_it_is_the_address_in_use_too() -> None:
+    with scripted(lambda received: Fault.SILENCE) as frozen, scripted(Server()) as owner:
+        frozen.map = one_container(1, frozen.url, 1)
+        owner.map = one_container(1, owner.url, 2)
+        async with tierlog.connect([frozen.url, owner.url], map_refresh=0.02) as client:
+            frozen.map = None  # it does not answer for the map either
+            with anyio.fail_after(scaled(20)):
+                assert await client.append("s", b"x", writer_id="w", event_number=1) == 0
+        frozen.release()
+
+
 async def test_a_plain_append_to_a_frozen_owner_has_an_unknown_outcome() -> None:
     with (
         scripted(lambda received: Fault.SILENCE) as frozen,
