@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -49,9 +48,8 @@ from ...storage_backends.sorted_runs.lookup import find_cached
 from ...storage_backends.sorted_runs.reader import RunReader, StoredRuns
 from ..gc.collector import Collector
 from ..gc.garbage_total import GarbageTotal
-from ..kernel.event_source import Answer
 from ..kernel.mailbox import Lane, Mailbox
-from ..kernel.reply import Reply, fail_all
+from ..kernel.reply import answers_of, fail_all
 from ..kernel.task_groups import finish_within
 from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
@@ -123,7 +121,7 @@ class Container:
         self.state.image_entries = options.image_entries
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
-        self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
+        self._make_answer = answers_of(events)
         self.copies = LocalCopies(
             disk.runs.files, disk.runs.path, StoredRuns(chunks), 2 * disk.runs.low_water
         )

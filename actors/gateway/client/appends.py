@@ -17,8 +17,8 @@ import anyio.abc
 import anyio.lowlevel
 
 from ....storage_backends.base.errors import Throttled, TierlogError
-from ...kernel.event_source import Answer, EventSource
-from ...kernel.reply import Reply
+from ...kernel.event_source import EventSource
+from ...kernel.reply import answers_of
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from .attempts import ClientContext, RefreshMap, Send
@@ -48,7 +48,7 @@ class Appender:
         self._tasks = tasks
         self._coalescer = Coalescer(context.map, context.random)
         self._events = events
-        self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
+        self._make_answer = answers_of(events)
         self._tracing = tracing
         self._in_flight: dict[str, int] = {}
         self._is_sending = False
