@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -109,6 +110,18 @@ async def append_all(client: tierlog.Client, data: list[bytes], name: str = "s")
     return outcomes
 
 
+@asynccontextmanager
+async def one_in_flight(server: Server) -> AsyncIterator[tuple[tierlog.Client, anyio.abc.TaskGroup]]:
+    """A client whose append ``first`` is answered when the body ends, and tasks for others."""
+    server.gate.clear()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.append, "s", b"first")
+            await server.has_one()
+            yield client, tasks
+            server.gate.set()
+
+
 def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
@@ -125,15 +138,10 @@ async def test_appends_that_are_ready_together_go_in_one_request() -> None:
 
 async def test_appends_gather_while_a_request_is_under_way_and_keep_their_order() -> None:
     server = Server()
-    server.gate.clear()
-    with scripted(server) as http:
-        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
-            tasks.start_soon(client.append, "s", b"first")
-            await server.has_one()
-            for waiting, data in enumerate(numbered(50), 2):
-                tasks.start_soon(client.append, "s", data)
-                await until(lambda: client.statistics().appends_waiting == waiting)  # noqa: B023 - at once
-            server.gate.set()
+    async with one_in_flight(server) as (client, tasks):
+        for waiting, data in enumerate(numbered(50), 2):
+            tasks.start_soon(client.append, "s", data)
+            await until(lambda: client.statistics().appends_waiting == waiting)  # noqa: B023 - at once
 
     assert server.batches == [[b"first"], numbered(50)]
 
@@ -190,25 +198,20 @@ async def test_appends_beyond_a_full_queue_wait_in_order(
 ) -> None:
     monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 3)
     server = Server()
-    server.gate.clear()
-    with scripted(server) as http:
-        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
-            tasks.start_soon(client.append, "s", b"first")
-            await server.has_one()
-            scopes = []
-            for data in numbered(10):
-                scope = anyio.CancelScope()
-                scopes.append(scope)
+    async with one_in_flight(server) as (client, tasks):
+        scopes = []
+        for data in numbered(10):
+            scope = anyio.CancelScope()
+            scopes.append(scope)
 
-                async def append(data: bytes = data, scope: anyio.CancelScope = scope) -> None:
-                    with scope:
-                        await client.append("s", data)
+            async def append(data: bytes = data, scope: anyio.CancelScope = scope) -> None:
+                with scope:
+                    await client.append("s", data)
 
-                tasks.start_soon(append)
-                await anyio.wait_all_tasks_blocked()
-            scopes[5].cancel()
+            tasks.start_soon(append)
             await anyio.wait_all_tasks_blocked()
-            server.gate.set()
+        scopes[5].cancel()
+        await anyio.wait_all_tasks_blocked()
 
     assert b"".join(data for _, data in server.applied) == b"first012346789"
 
@@ -228,24 +231,19 @@ async def test_a_queue_that_stays_full_is_backpressure(monkeypatch: pytest.Monke
 async def test_room_that_cancelled_callers_leave_is_given_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 3)
     server = Server()
-    server.gate.clear()
-    with scripted(server) as http:
-        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
-            tasks.start_soon(client.append, "s", b"first")
-            await server.has_one()
-            scope = anyio.CancelScope()
+    async with one_in_flight(server) as (client, tasks):
+        scope = anyio.CancelScope()
 
-            async def leave() -> None:
-                with scope:
-                    await client.append_each([BatchItem("s", b"left")] * 6)
+        async def leave() -> None:
+            with scope:
+                await client.append_each([BatchItem("s", b"left")] * 6)
 
-            tasks.start_soon(leave)
-            await anyio.wait_all_tasks_blocked()
-            scope.cancel()
-            await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(client.append, "s", b"last")
-            await anyio.wait_all_tasks_blocked()
-            server.gate.set()
+        tasks.start_soon(leave)
+        await anyio.wait_all_tasks_blocked()
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(client.append, "s", b"last")
+        await anyio.wait_all_tasks_blocked()
 
     assert [data for _, data in server.applied] == [b"first", b"last"]
 
@@ -450,16 +448,11 @@ async def test_a6_a_cancelled_append_does_not_affect_the_others_of_its_batch() -
 
 async def test_a6_an_unsent_append_of_a_cancelled_caller_is_never_sent() -> None:
     server = Server()
-    server.gate.clear()
-    with scripted(server) as http:
-        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
-            tasks.start_soon(client.append, "s", b"first")
-            await server.has_one()
-            with anyio.move_on_after(0.01):
-                await client.append("s", b"never")
-            tasks.start_soon(client.append, "s", b"last")
-            await anyio.wait_all_tasks_blocked()
-            server.gate.set()
+    async with one_in_flight(server) as (client, tasks):
+        with anyio.move_on_after(0.01):
+            await client.append("s", b"never")
+        tasks.start_soon(client.append, "s", b"last")
+        await anyio.wait_all_tasks_blocked()
 
     assert [data for _, data in server.applied] == [b"first", b"last"]
 
