@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 import anyio
@@ -16,6 +17,7 @@ import anyio
 from ...journal.manifest.chain import element_name, read_element
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, TierlogError
+from ...storage_backends.base.parallel import in_parallel
 from ..telemetry.logging import get_logger
 from .claims import delete_claims, list_claims
 from .confirmation import Confirmation
@@ -25,6 +27,9 @@ _log = get_logger("container")
 
 _BATCH_MAX = 32
 """The most elements that one call deletes or reads."""
+_PARALLEL = 4
+"""Deletions at the same time: one after the other, those of a batch would take most of a second in a
+bucket."""
 _SECONDS = 1.0
 """Seconds that an opening, an element or a listing waits for deletions."""
 _PAUSE_SECONDS = 60.0
@@ -89,9 +94,7 @@ class OldElements:
                     await delete_claims(self._chunks, self._container, claims)
                     self.has_claims = False
                 for numbers in (self._others, self._own) if is_confirmed else (self._own,):
-                    while left and numbers and numbers[0] < end:
-                        await self._delete_first(numbers)
-                        left -= 1
+                    left -= await self._delete(numbers, end, left)
             self._last_failed = False
         except TimeoutError:
             self._paused_until = anyio.current_time() + _PAUSE_SECONDS
@@ -105,12 +108,24 @@ class OldElements:
             _log.warning("elements_not_deleted", container=self._container, error=error)
         self._last_failed = True
 
-    async def _delete_first(self, numbers: deque[int]) -> None:
-        n = numbers.popleft()
-        try:
+    async def _delete(self, numbers: deque[int], end: int, most: int) -> int:
+        """Delete the first ``most`` below ``end``, or as many as there are. Returns how many."""
+        due: list[int] = []
+        while len(due) < most and numbers and numbers[0] < end:
+            due.append(numbers.popleft())
+        remaining = set(due)
+
+        async def delete(n: int) -> None:
             with suppress(ChunkNotFound):
                 await self._chunks.delete(element_name(self._container, n))
-        except BaseException:
+            remaining.remove(n)
+
+        calls = [partial(delete, n) for n in due]
+        try:
+            # One first: if deletions hang, it alone keeps a slot of the storage actor.
+            await in_parallel(1, calls[:1])
+            await in_parallel(_PARALLEL, calls[1:])
+        finally:
             # Again next time, also if the caller was cancelled: the outcome is unknown.
-            numbers.appendleft(n)
-            raise
+            numbers.extendleft(sorted(remaining, reverse=True))
+        return len(due)

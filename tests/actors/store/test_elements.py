@@ -479,6 +479,20 @@ async def test_an_opening_does_not_wait_for_deletions_of_old_elements_that_hang(
         assert len((await read_chain(world.chunks, 0)).elements) == 2
 
 
+async def test_an_opening_hardly_waits_for_deletions_of_many_old_elements() -> None:
+    """J8: a failover waits for them. In a bucket each takes 20 ms or more."""
+    world = ContainerWorld(UNMERGED)
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        await flush_more(owner, 70)
+    world.chunks.script = every(Fault(FaultKind.DELAY, seconds=0.03), "delete")
+    begin = anyio.current_time()
+    async with world.owner():
+        assert anyio.current_time() - begin < 0.3
+        assert len((await read_chain(world.chunks, 0)).elements) == 40
+
+
 async def test_a_flush_during_a_creation_is_answered_by_an_element_with_its_own_cut() -> None:
     """J5: the one under way says less."""
     world = ContainerWorld()
