@@ -108,6 +108,7 @@ final class Calls {
                 RecordCalls connected = new RecordCalls(servers, timeout);
                 ledgers = LedgerCalls.connect(servers, root, timeout);
                 records = connected;
+                blocking.execute(ledgers::warmUp);
                 return connected.session().join();
             } catch (Failure failure) {
                 throw new CompletionException(failure);

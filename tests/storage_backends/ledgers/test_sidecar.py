@@ -136,6 +136,21 @@ async def _repeated(service: SidecarService, path: str) -> bool:
                 await anyio.sleep(0.05)
 
 
+async def test_b11_what_a_sidecar_reads_when_it_starts_fences_no_ledger(bookkeeper: LocalBookKeeper) -> None:
+    async with sidecar(bookkeeper.servers) as service:
+        for left in await service.list_ledgers(-1, 1000):
+            await service.delete_ledger(left)
+        ledger = await service.create_ledger(PAIR, {})
+        await ledger.append([[b"before"]])
+        async with sidecar(bookkeeper.servers) as another:
+            await another.session()
+            # It has no other ledger to read, and takes about a third of this time for it.
+            for _ in range(100):
+                await ledger.append([[b"meanwhile"]])
+                await anyio.sleep(0.01)
+        ledger.drop()
+
+
 async def test_b9_a_log_of_two_bookies_goes_on_without_one_of_three(
     bookkeeper: LocalBookKeeper, anyio_backend: str
 ) -> None:
