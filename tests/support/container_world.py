@@ -278,6 +278,13 @@ async def refusal_of(world: ContainerWorld, options: ContainerOptions = OPTIONS)
         return first_leaf(error)
 
 
+async def flush_more(owner: Owner, times: int = 1) -> None:
+    """Append to the segment ``s`` and flush, each time."""
+    for _ in range(times):
+        await owner.store.append("s", b"x")
+        await owner.store.flush()
+
+
 def reason_of(owner: Owner) -> Reason | None:
     record = owner.container.confirmation.unconfirmed
     return None if record is None else record.reason
