@@ -379,6 +379,7 @@ class StorageWriter:
         )
         self._wait_for_late(left.waiting)
         self._due.update(left.ended)
+        await self._make_room_of_targets(plan for plan in plans if plan.sid in left.failed)
         kept: list[SegmentFlush] = []
         for part in in_slices(plans):
             kept += [plan for plan in part if plan.sid not in left]

@@ -243,17 +243,18 @@ async def test_g6_on_a_full_storage_chunks_whose_bytes_are_still_needed_stay(cha
     await assert_complete(world, states)
 
 
-async def test_g6_a_truncation_makes_room_although_what_is_merged_below_it_does_not_fit() -> None:
+@pytest.mark.parametrize("cache", [64 * MIB, 4096], ids=["in memory", "spilled"])
+async def test_g6_a_truncation_makes_room_although_what_is_merged_below_it_does_not_fit(cache: int) -> None:
     """The flush of the target waits for that of the source, and is not tried. As the newest element is as of
     before the truncation, it names the deleted chunk."""
-    world = ContainerWorld(NO_DELAY)
+    world = ContainerWorld(replace(NO_DELAY, cache_bytes=cache))
     async with world.owner() as owner:
         await make(owner.store, "s", DATA, flushed=True)
         flushed = set(world.chunk_names)
         world.chunks.script = users_data_full
-        await make(owner.store, "s#0", bytes(2_000), sealed=True)
+        await make(owner.store, "s#0", bytes(20_000), sealed=True)
         await owner.store.merge_segments("s", ["s#0"])
-        await owner.store.truncate_segment("s", len(DATA) + 2_000)
+        await owner.store.truncate_segment("s", len(DATA) + 20_000)
         with pytest.raises(StorageFull):
             await owner.store.flush()
         await anyio.sleep(200)
