@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -115,13 +115,16 @@ class Run:
         since: float | None = None,
         containers: Iterable[int] | None = None,
         limit: float = RECOVERY_LIMIT,
-    ) -> None:
+    ) -> Mapping[int, float]:
         """Wait until each container (default: all) has acked an event that was sent after ``since`` (default:
-        now), and record the times."""
+        now), and record the times, which are returned."""
         since = time.monotonic() if since is None else since
-        await self.first(Outcome.ACKED, figure, goal, since=since, containers=containers, limit=limit)
+        seconds = await self.first(
+            Outcome.ACKED, figure, goal, since=since, containers=containers, limit=limit
+        )
         if goal is not None:
             self.windows.append((time.time() - (time.monotonic() - since), time.time()))
+        return seconds
 
     async def first(
         self,
@@ -132,15 +135,16 @@ class Run:
         since: float,
         containers: Iterable[int] | None = None,
         limit: float = RECOVERY_LIMIT,
-    ) -> None:
-        """Wait for the first such outcome in each container, and record the times. A container without one is
-        a violation."""
+    ) -> Mapping[int, float]:
+        """Wait for the first such outcome in each container, and record the times, which are returned. A
+        container without one is a violation."""
         containers = range(self.service.containers) if containers is None else containers
         wait = await self.ledger.first(outcome, containers, since, limit)
         self.report.samples_of(figure, goal).values += wait.seconds.values()
         for container in sorted(wait.missing):
             late = f"no event was {outcome.name} within {limit:g} s ({figure})"
             self.violated_in_round(f"container {container}: {late}")
+        return wait.seconds
 
     async def all_ack(self) -> None:
         """Every container acks something that is sent from now on."""

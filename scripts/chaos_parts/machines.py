@@ -51,7 +51,7 @@ from tierlog.actors.telemetry.utc import show_utc
 
 _TWO_FAULTS = 0.25
 _READ_BYTES = 4 << 20
-_CLOCK = "%Y-%m-%dT%H:%M:%SZ"
+_CLOCK = "%Y-%m-%dT%H:%M:%S.%fZ"
 """As in the logs of the processes."""
 
 
@@ -76,9 +76,7 @@ class MachineRun:
             faults.append(await self._faults.draw(random))
         for fault in faults:
             run.begin_fault(fault.name)
-        with (run.folder / "rounds.log").open("a") as log:
-            names = " and ".join(fault.name for fault in faults)
-            log.write(f"{show_utc(time.time(), _CLOCK)} round {run.report.rounds + 1}: {names}\n")
+        self._log(" and ".join(fault.name for fault in faults))
         pause = random.uniform(0, 1.5)
         try:
             await self._inject(faults, pause)
@@ -106,9 +104,16 @@ class MachineRun:
             await fault.begin()
         if felt and not more:
             acks = run.acks_again if first.is_takeover else partial(run.first, Outcome.ACKED)
-            await acks(first.figure, first.goal, since=since, containers=felt, limit=LIMIT)
+            seconds = await acks(first.figure, first.goal, since=since, containers=felt, limit=LIMIT)
+            times = ", ".join(f"container {each} {seconds[each]:.2f} s" for each in sorted(seconds))
+            self._log(f"{first.figure}: {times}")
         rest = since + max(fault.seconds for fault in faults) - time.monotonic()
         await anyio.sleep(max(0.0, rest))
+
+    def _log(self, what: str) -> None:
+        run = self.run
+        with (run.folder / "rounds.log").open("a") as log:
+            log.write(f"{show_utc(time.time(), _CLOCK)} round {run.report.rounds + 1}: {what}\n")
 
     # --- checks ----------------------------------------------------------------------------------
 
