@@ -1,6 +1,6 @@
 """``SidecarService``: the ledgers and records of BookKeeper and ZooKeeper, through a process beside this one.
 
-The sidecar is started when it is first needed, and again after it has ended. A ledger belongs to the sidecar
+The sidecar is started when it is first needed, and again when it has ended. A ledger belongs to the sidecar
 that opened it: the sidecar's end, however it comes, breaks every ledger that was open, and a new opening
 recovers (rule B11). ``run`` is the only task that must live as long as the service.
 """
@@ -40,6 +40,8 @@ from .wire import HANDLE_BYTES, Operation, Refused, put_map, take_description, t
 _PATIENCE_MIN, _SESSIONS_MIN = 30.0, 3.0
 """For how many seconds, and sessions, a reply is waited for at least."""
 _START_SECONDS = 60.0
+_BRIEF_SECONDS = 5.0
+"""One that ended sooner is followed only when another one is needed: it may end again."""
 _LAST_LINES_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 """Seconds between a start that failed and the next one. Many may ask meanwhile."""
@@ -125,7 +127,7 @@ class SidecarService(LedgerService):
         time than a start takes."""
         assert self._tasks is not None
         try:
-            self._connection = attempt.result = await self._tasks.start(self._serve)
+            self._connection = attempt.result = await self._tasks.start(self._serve_on)
         except TierlogError as error:
             self._failure = attempt.result = error
             self._pause = min(2 * self._pause, _LONGEST_PAUSE) or _FIRST_PAUSE
@@ -135,6 +137,15 @@ class SidecarService(LedgerService):
         finally:
             self._attempt = None
             attempt.ended.set()
+
+    async def _serve_on(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
+        """B11: a sidecar, and once it has ended the start of another one, which takes a second: the next call
+        may be a failover."""
+        begun = anyio.current_time()
+        await self._serve(task_status=task_status)
+        is_brief = anyio.current_time() < begun + _BRIEF_SECONDS
+        if not is_brief and self._attempt is None and not self._closing.is_set():
+            self._attempt = self._begin_attempt()
 
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
         """B11: one sidecar, from its start to its end. Raises only before it has started."""

@@ -140,6 +140,43 @@ def test_b11_a_start_goes_on_when_those_that_wait_for_it_give_up() -> None:
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+class Ending(SidecarService):
+    """Each one ends after some seconds, by the number of its start."""
+
+    def __init__(self, *seconds: float) -> None:
+        super().__init__(SidecarProgram(java="", class_path=(), folder=""), SidecarOptions(servers="zk1"))
+        self.starts: list[float] = []
+        self._seconds = seconds
+
+    async def _serve(
+        self, *, task_status: anyio.abc.TaskStatus[SidecarConnection] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        self.starts.append(anyio.current_time())
+        seconds = self._seconds[len(self.starts) - 1]
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = SidecarConnection(ours, patience=30.0, room=1 << 20)
+            task_status.started(connection)
+            await anyio.sleep(seconds)
+            connection.end("it was killed")
+
+
+def test_b11_a_sidecar_that_ended_is_followed_before_the_next_call_unless_it_was_brief() -> None:
+    async def body() -> None:
+        service = Ending(60.0, 6.0, 1.0, 60.0)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(service.run)
+            begun = anyio.current_time()
+            await service.connected()
+            await anyio.sleep(100.0)
+            assert [at - begun for at in service.starts] == pytest.approx([0.0, 60.0, 66.0])
+            await service.connected()
+            assert len(service.starts) == 4
+            service.close()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_b11_a_start_ends_with_its_service() -> None:
     async def body() -> None:
         service = Slow(SidecarProgram(java="", class_path=(), folder=""), SidecarOptions(servers="zk1"))
