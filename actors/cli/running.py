@@ -9,7 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -327,17 +333,18 @@ async def ask_service(
     ``seconds``. The environment's proxies are not used.
 
     Of several addresses in ``url`` the next one is asked if there is no connection, if what was asked is a
-    host, which does not have the path, or if a read gets no proper answer.
+    host, which does not have the path, or a supervisor that stands by, or if a read gets no proper answer.
 
     Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there
     is no answer, or one that is no ``kind``.
     """
     from ..gateway.client.addresses import check_addresses, no_supervisor, nobody_answers
-    from ..gateway.wire.errors import NoSuchPath
+    from ..gateway.wire.errors import NoSuchPath, StandsBy
 
     *others, last = check_addresses(url)
     silent: dict[str, _NoAnswer] = {}
     hosts: list[str] = []
+    standbys: dict[str, str] = {}
     with notice_of_wait(url):
         for address in (*others, last):
             # That nobody listens shows at once, but for a machine that is gone.
@@ -353,14 +360,39 @@ async def ask_service(
                     hosts.append(address)
                 else:
                     raise type(error)(_only_a_host(address)) from None
+            except StandsBy as error:
+                standbys[address] = str(error)
             except _NoAnswer as error:
                 if not error.is_unsent and method != "GET":
                     raise nobody_answers({address: error.reason}) from error.__cause__
                 silent[address] = error
     reasons = {each: error.reason for each, error in silent.items()}
-    if hosts:
-        raise no_supervisor(hosts, reasons)
+    if hosts or standbys:
+        raise no_supervisor(hosts, reasons, standbys)
     raise nobody_answers(reasons) from silent[last].__cause__
+
+
+async def find_standbys(url: str) -> list[dict[str, Any]]:
+    """What the supervisors say of themselves that stand by at these addresses, of which there are several."""
+    import anyio
+
+    from ..gateway.client.addresses import check_addresses
+    from ..gateway.wire import paths
+    from ..gateway.wire.bodies import StandbyHealth
+
+    addresses = check_addresses(url)
+    found: dict[str, dict[str, Any]] = {}
+
+    async def ask(address: str) -> None:
+        with suppress(TierlogError, _NoAnswer):
+            found[address] = await _ask(
+                address, "GET", paths.HEALTH, None, StandbyHealth, _REQUEST_SECONDS, _HEAD_START_SECONDS
+            )
+
+    async with anyio.create_task_group() as tasks:
+        for address in addresses if len(addresses) > 1 else ():
+            tasks.start_soon(ask, address)
+    return [{"url": address, **found[address]} for address in addresses if address in found]
 
 
 async def _is_host(address: str) -> bool:

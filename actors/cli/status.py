@@ -10,7 +10,7 @@ from ..telemetry.printable import printable
 from . import output
 from .interrupts import end_at_once
 from .options import DEFAULT_URL, Json, Url
-from .running import ask_service, execute
+from .running import ask_service, execute, find_standbys
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -56,7 +56,8 @@ def status(
 async def _ask_status(url: str) -> dict[str, Any]:
     from ..gateway.wire.bodies import ServiceStatus
 
-    return await ask_service(url, "GET", "/v1/status", kind=ServiceStatus)
+    found = await ask_service(url, "GET", "/v1/status", kind=ServiceStatus)
+    return {**found, "standbys": await find_standbys(url)}
 
 
 def _completed(status: dict[str, Any]) -> dict[str, Any]:
@@ -101,10 +102,8 @@ def render_status(status: dict[str, Any], width: int, url: str) -> RenderableTyp
     tail = f", the last ones took {times}" if times else ""
     return Group(
         Text.assemble(f"{printable(status['folder'])}: ", (word, "green" if status["ready"] else "red")),
-        Text(
-            f"supervisor: process {status['pid']}, term {status['term']}; failovers: "
-            f"{status['failovers']}{tail}"
-        ),
+        Text(f"supervisor: {_supervisor(status)}; failovers: {status['failovers']}{tail}"),
+        *_standbys(status),
         *_requests(status),
         Text(),
         fitted(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
@@ -115,6 +114,34 @@ def render_status(status: dict[str, Any], width: int, url: str) -> RenderableTyp
         *_withheld(status),
         *_unconfirmed(status, url),
     )
+
+
+def _supervisor(status: dict[str, Any]) -> str:
+    # One of an earlier version does not say where it is.
+    machine = f" on {printable(status['machine'])}" if status["machine"] else ""
+    place = f" at {printable(status['url'])}" if status["url"] else ""
+    active = f", active for {_span(status['active_seconds'])}" if status["active_seconds"] else ""
+    return f"process {status['pid']}{machine}{place}, term {status['term']}{active}"
+
+
+def _standbys(status: dict[str, Any]) -> list[RenderableType]:
+    """A line for each supervisor that stands by at one of the addresses that were asked."""
+    from rich.text import Text
+
+    return [
+        Text(
+            f"standby: process {each['pid']} on {printable(each['machine'])} at {each['url']}, for "
+            f"{_span(each['waiting_seconds'])}"
+        )
+        for each in status["standbys"]
+    ]
+
+
+def _span(seconds: float) -> str:
+    """As ``2 days, 3:04:05``."""
+    from datetime import timedelta
+
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _requests(status: dict[str, Any]) -> list[RenderableType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 _STYLE = """
@@ -54,8 +55,9 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>tierlog: {word}</title><style>{_STYLE}</style></head><body>
 <h1>tierlog: <span class="{mood}">{word}</span></h1>
-<p class="dim">{escape(str(status.get("folder", "")))} &middot; supervisor: process {status.get("pid", "")},
-term {status["term"]}
+<p class="dim">{escape(str(status.get("folder", "")))} &middot; supervisor: process {status.get("pid", "")}
+on {escape(str(status.get("machine", "")))} at {escape(str(status.get("url", "")))}, term {status["term"]},
+active for {timedelta(seconds=round(status["active_seconds"]))}
 &middot; failovers {status["failovers"]}, the last took {escape(recent)}</p>
 <h2>Hosts</h2>{_table(_HOST_COLUMNS, hosts, escape)}
 <h2>Containers</h2>{_table(_CONTAINER_COLUMNS, status["containers"], escape)}

@@ -107,9 +107,7 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
         yield ServedStore(
             identity=identity,
             coordination=coordination,
-            term=TermOptions.watched(
-                lease, takes_over=asked.take_over, stands_by=asked.stands_by, on_wait=asked.on_wait
-            ),
+            term=TermOptions.watched(lease, takes_over=asked.take_over, stands_by=asked.stands_by),
             requests=opener.place.counts,
         )
 

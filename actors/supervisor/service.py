@@ -13,7 +13,8 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -49,6 +50,7 @@ from .hosts import is_own_id, own_id
 from .join_listener import JoinListener, find_predecessor
 from .options import SupervisorOptions
 from .served_store import ServedStore, StoreAsked, check_place, open_served
+from .standby import Standby
 from .supervisor import Supervisor
 from .term import Term, claim_term, confirm_identity
 
@@ -168,31 +170,22 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
         async with (
             open_served(options.store, files, world) as served_store,
             # Before the search for orphans: from here on nobody else starts hosts (rule V1).
-            claim_term(
-                served_store.coordination,
-                served_store.identity,
-                world.id_bytes(),
-                served_store.term,
-                # In a data folder, which only this machine has, none can join.
-                None
-                if options.store.is_local
-                else partial(
-                    find_predecessor, served_store.coordination, served_store.identity.store_id.hex()
-                ),
-                None
-                if options.store.is_local
-                else partial(confirm_identity, served_store.coordination, served_store.identity),
-            ) as term,
+            _claimed(options.store, served_store, Standby(world, limits, names), listener, world) as term,
         ):
             orphans = await _find_orphans(files, options.store)
             address = listener.getsockname()[0]
             join_listener = await _open_join_listener(options, served_store, term, address, world)
             supervisor = _make_supervisor(options, served_store, term, orphans, join_listener)
             tracing = tracing_of_process(SUPERVISOR)
+            bound = ServerAddress(*listener.getsockname()[:2])
+            # A wildcard address would lead clients on other machines to themselves.
+            known = attrs.evolve(bound, host=advertised_name(server.advertise) or bound.host)
             facts = {
                 "store": served_store.identity.store_id.hex(),
                 "folder": printable(options.store.shown),
                 "pid": os.getpid(),
+                "machine": socket.gethostname(),
+                "url": known.url,
             }
             app = make_admin_app(
                 supervisor,
@@ -203,13 +196,42 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
                 names=names,
                 forwards=server.forward,
             )
-            async with serve_http(app, listener, stop_timeout=1) as served:
-                # A wildcard address would lead clients on other machines to themselves.
-                known = attrs.evolve(served, host=advertised_name(server.advertise) or served.host)
-                async with announced(files, world, options.store.local, SUPERVISOR, known.url):
-                    await _supervise(
-                        supervisor, lambda: announce(known, supervisor), has_hosts=options.hosts > 0
-                    )
+            async with (
+                serve_http(app, listener, stop_timeout=1),
+                announced(files, world, options.store.local, SUPERVISOR, known.url),
+            ):
+                await _supervise(supervisor, lambda: announce(known, supervisor), has_hosts=options.hosts > 0)
+
+
+@asynccontextmanager
+async def _claimed(
+    asked: StoreAsked, store: ServedStore, standby: Standby, listener: socket.socket, world: World
+) -> AsyncIterator[Term]:
+    """The term, once this supervisor has the lease. Until then ``standby`` answers at its address."""
+
+    def note_wait(holder: str, seconds: float) -> None:
+        standby.note_wait(holder)
+        if asked.on_wait is not None:
+            asked.on_wait(holder, seconds)
+
+    coordination, identity, owner = store.coordination, store.identity, world.id_bytes()
+    options = attrs.evolve(store.term, on_wait=note_wait)
+    # In a data folder, which only this machine has, none can join, and none waits.
+    if asked.is_local:
+        claim = claim_term(coordination, identity, owner, options)
+    else:
+        find = partial(find_predecessor, coordination, identity.store_id.hex())
+        confirm = partial(confirm_identity, coordination, identity)
+        claim = claim_term(coordination, identity, owner, options, find, confirm)
+    async with AsyncExitStack() as claimed:
+        try:
+            async with body_group() as tasks:
+                tasks.start_soon(standby.serve, listener)
+                term = await claimed.enter_async_context(claim)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as error:
+            raise first_leaf(error) from None
+        yield term
 
 
 async def _supervise(supervisor: Supervisor, announce: Callable[[], None], *, has_hosts: bool) -> None:

@@ -64,6 +64,7 @@ class AssignmentStatistics:
 @attrs.frozen
 class SupervisorStatistics:
     term: int = attrs.field(metadata=gauge("This supervisor's term."))
+    active_seconds: float = attrs.field(metadata=gauge("For how long it has been the active supervisor."))
     failovers: int = attrs.field(metadata=counter("Containers that lost their host without an order."))
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
@@ -230,6 +231,8 @@ class View:
     facts: Mapping[str, HostFacts]
     failover_times: FailoverTimes
     now: float
+    began: float
+    """Since when it has been active."""
     term: int
     map_version: int
     event_loop: EventLoopStatistics
@@ -238,10 +241,15 @@ class View:
     ready: bool
     stopping: bool
 
+    @property
+    def active_seconds(self) -> float:
+        return round(self.now - self.began, 3)
+
     def document(self) -> dict[str, Any]:
         """The status, for programs and pages."""
         return {
             "term": self.term,
+            "active_seconds": self.active_seconds,
             "ready": self.ready,
             "stopping": self.stopping,
             "map_version": self.map_version,
@@ -261,6 +269,7 @@ class View:
         hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
         return SupervisorStatistics(
             self.term,
+            self.active_seconds,
             self.fleet.failovers,
             serving,
             self.map_version,

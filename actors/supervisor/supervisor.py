@@ -128,6 +128,7 @@ class Supervisor:
         self._watched: set[HostProcess] = set()
         self._connections: dict[str, Connection] = {}
         self._news = OwnerNews(self.fleet, self._connections)
+        self._began = anyio.current_time()
         self._stops = 0
         self._loop_lag = LoopLag()
         self._planned = math.inf
@@ -246,6 +247,7 @@ class Supervisor:
             self.facts,
             self.failover_times,
             now=anyio.current_time(),
+            began=self._began,
             term=self._term.number,
             map_version=self.published.version,
             event_loop=self._loop_lag.statistics(),

@@ -84,21 +84,15 @@ class TermOptions(Value):
     awaits_renewed: bool = True
     """Wait also for a lease that its holder is seen to renew: it may be about to end."""
     on_wait: Callable[[str, float], None] | None = None
-    """Called once with the holder of a lease that is waited for, and for how long at most."""
+    """Called with the holder of a lease that is waited for, and for how long at most from then on; again if
+    another one has it."""
 
     @classmethod
-    def watched(
-        cls,
-        lease: float,
-        *,
-        takes_over: bool,
-        stands_by: bool = False,
-        on_wait: Callable[[str, float], None] | None = None,
-    ) -> TermOptions:
+    def watched(cls, lease: float, *, takes_over: bool, stands_by: bool = False) -> TermOptions:
         """For a lease that ends if it is not renewed."""
         patience = math.inf if stands_by else _PATIENCE * lease
         # Two renewals may fail.
-        return cls(lease=lease, interval=lease / 3, patience=patience, takes_over=takes_over, on_wait=on_wait)
+        return cls(lease=lease, interval=lease / 3, patience=patience, takes_over=takes_over)
 
 
 @attrs.frozen
@@ -275,7 +269,8 @@ async def _take_lease(
     coordination: Coordination, options: TermOptions, raise_term: Callable[[], Awaitable[object]]
 ) -> Lease:
     holder = f"process {os.getpid()} of {socket.gethostname()}"
-    begun, is_waiting = anyio.current_time(), False
+    begun = anyio.current_time()
+    awaited: str | None = None
     while True:
         try:
             return await coordination.take_lease(SUPERVISOR, holder, options.lease)
@@ -285,15 +280,16 @@ async def _take_lease(
             is_alive = error.is_renewed and not options.awaits_renewed
             if is_alive or anyio.current_time() >= begun + patience:
                 raise _refused(error, options) from error
-            if not is_waiting:
-                is_waiting = True
+            if error.holder != awaited:
+                is_first, awaited = awaited is None, error.holder
+                left = begun + patience - anyio.current_time()
                 if math.isinf(patience):
                     _log.info("standing_by", holder=error.holder)
                 else:
-                    _log.info("lease_awaited", holder=error.holder, seconds=patience)
+                    _log.info("lease_awaited", holder=error.holder, seconds=round(left, 3))
                 if options.on_wait is not None:
-                    options.on_wait(error.holder, patience)
-                if options.takes_over:
+                    options.on_wait(error.holder, left)
+                if options.takes_over and is_first:
                     # V1: the other one sees it at its next check, ends, and releases the lease.
                     await raise_term()
         await anyio.sleep(options.lease / _LOOKS)

@@ -121,17 +121,25 @@ def nobody_answers(reasons: Mapping[str, str]) -> Unavailable:
     )
 
 
-def no_supervisor(hosts: Sequence[str], reasons: Mapping[str, str]) -> Unavailable:
-    """The error when of several addresses some are ``hosts`` and none is the active supervisor; ``reasons``
-    are why the others do not answer."""
+def no_supervisor(
+    hosts: Sequence[str], reasons: Mapping[str, str], standbys: Mapping[str, str]
+) -> Unavailable:
+    """The error when some addresses are ``hosts`` or ``standbys`` and none is the active supervisor;
+    ``reasons`` are why the others do not answer, and those of standbys whom they wait for."""
+    others = {**standbys, **reasons}
+    away = f" ({listed(others)})" if others else ""
+    count = len(hosts) + len(others)
+    where = "this address" if count == 1 else f"any of {count} addresses"
+    served = f", of which {len(hosts)} are hosts: these go on serving" if hosts else ""
     # Of the usual lease of 20 s.
-    away = f" ({listed(reasons)})" if reasons else ""
-    return Unavailable(
-        f"no supervisor is active at any of {len(hosts) + len(reasons)} addresses{away}, of which "
-        f"{len(hosts)} are hosts: these go on serving. If a supervisor stands by, it follows when the lease "
-        f"of the one before has ended, after about 25 s: try again then. Otherwise start one, `tierlog "
-        f"supervise`, or add its URL"
+    follows = "follows when the lease of the one before has ended, after about 25 s: try again then"
+    advice = (
+        f"Add the URL of the one that has the lease. If that is gone, one that stands by {follows}"
+        if standbys
+        else f"If a supervisor stands by, it {follows}. Otherwise start one, `tierlog supervise`, or add its "
+        f"URL"
     )
+    return Unavailable(f"no supervisor is active at {where}{away}{served}. {advice}")
 
 
 def listed(reasons: Mapping[str, str]) -> str:

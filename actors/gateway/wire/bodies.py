@@ -523,6 +523,21 @@ class ContainerReport(Struct, frozen=True):
     """The health of its log, by what its owner last asked of it."""
 
 
+class StandbyHealth(Struct, frozen=True):
+    """A supervisor that stands by."""
+
+    status: Literal["standing-by"]
+    pid: Number
+    machine: str
+    holder: str
+    """The process that has the lease, as it calls itself."""
+    waiting_seconds: float
+
+
+class StandbyReport(StandbyHealth, frozen=True):
+    url: str
+
+
 class ServiceStatus(Struct, frozen=True):
     folder: str
     pid: Number
@@ -535,6 +550,12 @@ class ServiceStatus(Struct, frozen=True):
     containers: list[ContainerReport]
     requests: dict[str, Number] | None = None
     """Those to a bucket, by their kind."""
+    machine: str = ""
+    """The supervisor's, and below its URL and for how long it has been active."""
+    url: str = ""
+    active_seconds: float = 0.0
+    standbys: list[StandbyReport] = []
+    """Those at the other addresses that were asked: no supervisor knows of them."""
 
 
 def encode_json(value: object) -> bytes:

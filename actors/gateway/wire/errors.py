@@ -139,6 +139,16 @@ class RequestTimeout(Unavailable):
     code = "request-timeout"
 
 
+class StandsBy(Unavailable):
+    """The server is a supervisor that waits for the lease, which ``holder`` has: ask another address."""
+
+    code: ClassVar[str] = Unavailable.code
+
+    def __init__(self, message: str, *, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
 class OwnedElsewhere(NotOwner):
     """The segment's container is served by the host at ``owner`` (a URL): ask there."""
 
@@ -218,6 +228,7 @@ TABLE = (
     Row(TransactionEnded, 409, _NEVER, (*_SEGMENT, "state")),
     Row(OutcomeUnknown, 500, RetryHint.IDENTIFIED),
     Row(ClaimOutdated, 503, _LATER),
+    Row(StandsBy, 503, _LATER, ("holder",)),
     Row(Unavailable, 503, _LATER),
     Row(RequestTimeout, 408, _LATER),
     Row(OwnedElsewhere, 421, RetryHint.ELSEWHERE, ("owner",)),
@@ -246,6 +257,7 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "chunk": (str,),
     "file": (str,),
     "owner": (str,),
+    "holder": (str,),
     "allowed": (str,),
     "state": (str,),
     "offset": (int,),

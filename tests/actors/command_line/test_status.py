@@ -23,6 +23,10 @@ STATUS: dict[str, Any] = {
     "failovers": 1,
     "failover_seconds": [0.25],
     "requests": None,
+    "machine": "node-a",
+    "url": URL,
+    "active_seconds": 97_445.2,
+    "standbys": [],
     "hosts": [
         {
             "id": f"host-{number}",
@@ -56,6 +60,9 @@ STATUS: dict[str, Any] = {
 }
 
 
+NEW_IN_STATUS = {"machine", "url", "active_seconds", "standbys"}
+
+
 def lines(width: int, status: dict[str, Any] = STATUS) -> list[str]:
     screen = Console(file=io.StringIO(), width=width)
     screen.print(render_status(status, width, URL), crop=False)
@@ -79,6 +86,14 @@ def test_the_tables_fit_a_narrow_terminal_and_keep_phase_host_and_the_whole_reas
 def test_v11_hosts_that_joined_are_shown_with_their_machines() -> None:
     rows = [line.split()[:4] for line in lines(200) if line.startswith("host-")]
     assert [row[2:] for row in rows] == [["node-a", "123456"], ["node-a", "(joined)"]]
+
+
+def test_v1_the_supervisor_and_those_that_stand_by_are_shown_with_place_and_time() -> None:
+    standby = {"url": "http://node-b:8470", "machine": "node-b", "pid": 12, "waiting_seconds": 61.0}
+    shown = lines(200, STATUS | {"standbys": [standby]})
+    active = f"supervisor: process 4711 on node-a at {URL}, term 3, active for 1 day, 3:04:05; failovers: 1"
+    assert shown[1].startswith(active)
+    assert shown[2] == "standby: process 12 on node-b at http://node-b:8470, for 0:01:01"
 
 
 def test_the_requests_to_a_bucket_are_shown_by_their_kind() -> None:
@@ -120,7 +135,7 @@ def test_v3_closed_containers_are_named_with_what_opens_them() -> None:
 def test_v4_the_status_of_a_service_of_an_earlier_version_is_shown(run: Run) -> None:
     """It answers during an upgrade, before its hosts are rolled."""
     [host], [container] = STATUS["hosts"][:1], STATUS["containers"][:1]
-    earlier = STATUS | {
+    earlier = {name: value for name, value in STATUS.items() if name not in NEW_IN_STATUS} | {
         "hosts": [host | {"storage": {"trouble": "none"}}],
         "containers": [{name: value for name, value in container.items() if name != "unconfirmed"}],
     }
@@ -130,6 +145,7 @@ def test_v4_the_status_of_a_service_of_an_earlier_version_is_shown(run: Run) -> 
     assert (shown.code, shown.err) == (0, "")
     row = next(line for line in shown.out.splitlines() if line.startswith("host-0"))
     assert "unknown" in row.split()
+    assert "supervisor: process 4711, term 3; failovers: 1" in shown.out
     assert all(line == line.rstrip() for line in shown.out.splitlines())
 
 

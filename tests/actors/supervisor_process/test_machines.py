@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +99,9 @@ def test_v6_a_killed_joined_hosts_containers_are_served_by_another_with_all_that
             assert supervisor.read(name) == b"before after"
 
 
-def test_v1_a_standby_follows_a_killed_supervisor_and_no_container_moves(machines: Machines) -> None:
+def test_v1_a_standby_is_shown_follows_a_killed_supervisor_and_no_container_moves(
+    machines: Machines, run: Run
+) -> None:
     with (
         machines.supervise("127.0.0.2", "--containers=2") as first,
         machines.host("a", "127.0.0.3") as a,
@@ -108,9 +111,16 @@ def test_v1_a_standby_follows_a_killed_supervisor_and_no_container_moves(machine
         first.create("app/events")
         first.append("app/events", b"acked")
         before = first.assignments()
-        standby = machines.supervise("127.0.0.5")
+        address = f"127.0.0.5:{free_port('127.0.0.5')}"
+        standby = machines.supervise("127.0.0.5", f"--listen={address}")
         try:
             wait_until(lambda: '"event": "standing_by"' in standby.log, "it waits")
+            shown = run("status", "--url", f"http://{address},{first.url}")
+            assert (
+                f"process {first.process.pid} on {socket.gethostname()} at {first.url}, term 1" in shown.out
+            )
+            waiting = f"standby: process {standby.process.pid} on {socket.gethostname()} at http://{address}"
+            assert waiting in shown.out
             first.kill()
             with standby:
                 standby.settle_on("a", "b")

@@ -14,6 +14,8 @@ import pytest
 
 import tierlog
 from support.live_service import SyncOwnService
+from tierlog.actors.supervisor.standby import StandbyStatistics
+from tierlog.actors.telemetry.metrics import render_metrics
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -42,6 +44,7 @@ def test_the_page_lists_every_metric_with_its_type_and_meaning(folder: Path) -> 
             texts = [
                 client.metrics().decode(),
                 *(service.client.get(f"{url}/metrics").text for url in (service.url, host)),
+                render_metrics(lambda: [StandbyStatistics(0.0)]).decode(),
             ]
         assert service.stop() == 0
     assert set().union(*map(scraped, texts)) == listed()

@@ -41,6 +41,7 @@ VALUES = {
     "chunk": "containers/0/1",
     "file": "wal/0.wal",
     "owner": "http://127.0.0.1:9",
+    "holder": "process 7 of node-a",
     "allowed": "GET",
     "state": "aborted",
     "offset": 12,
@@ -94,6 +95,8 @@ def test_h2_classes_that_share_a_code_differ_in_their_fields() -> None:
 
     assert [(row.kind.code, row.fields) for row in twins] == [
         ("error", ("segment",)),
+        (Unavailable.code, ("holder",)),
+        (Unavailable.code, ()),
         (NotOwner.code, ("owner",)),
         (NotOwner.code, ()),
         ("error", ()),
