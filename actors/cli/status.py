@@ -109,6 +109,7 @@ def render_status(status: dict[str, Any], width: int, url: str) -> RenderableTyp
         fitted(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
         Text(),
         fitted(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
+        *_imbalance(status),
         *_unhealthy(status),
         *_without_log(status),
         *_withheld(status),
@@ -150,6 +151,17 @@ def _requests(status: dict[str, Any]) -> list[RenderableType]:
 
     counts = ", ".join(f"{count} {kind}" for kind, count in (status["requests"] or {}).items())
     return [Text(f"requests to the bucket by the running processes: {counts}")] if counts else []
+
+
+def _imbalance(status: dict[str, Any]) -> list[RenderableType]:
+    """A line if hosts have not their shares yet."""
+    from rich.text import Text
+
+    found = status["imbalance"]
+    moving = (
+        f"\n{output.count(found['containers'], 'container')} still to move to other hosts: {found['reason']}"
+    )
+    return [Text(moving, style="yellow")] if found["containers"] else []
 
 
 def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:

@@ -33,7 +33,7 @@ from .commands import (
     SpawnHost,
 )
 from .hosts import Host, HostEvent, HostPhase, joined_id_refusal
-from .placement import Placement
+from .placement import Imbalance, Placement
 
 PERMANENT_FAILURES = frozenset({"corrupt", "mismatch", "poisoned"})
 """Kinds of failure that no other attempt can repair."""
@@ -94,6 +94,10 @@ class Fleet:
     def failovers(self) -> int:
         """How many containers lost their host, and not by order."""
         return self._placement.failovers
+
+    def imbalance(self, now: float) -> Imbalance:
+        """How many containers are still to move, and why they do not at once (rule V9)."""
+        return self._placement.imbalance(now)
 
     # --- hosts -----------------------------------------------------------------------------------
 

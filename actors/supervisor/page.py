@@ -59,10 +59,15 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
 on {escape(str(status.get("machine", "")))} at {escape(str(status.get("url", "")))}, term {status["term"]},
 active for {timedelta(seconds=round(status["active_seconds"]))}
 &middot; failovers {status["failovers"]}, the last took {escape(recent)}</p>
-<h2>Hosts</h2>{_table(_HOST_COLUMNS, hosts, escape)}
+{_imbalance(status["imbalance"], escape)}<h2>Hosts</h2>{_table(_HOST_COLUMNS, hosts, escape)}
 <h2>Containers</h2>{_table(_CONTAINER_COLUMNS, status["containers"], escape)}
 </body></html>
 """
+
+
+def _imbalance(found: dict[str, Any], escape: Callable[[str], str]) -> str:
+    reason = escape(found["reason"])
+    return f"<p>{found['containers']} containers still to move: {reason}</p>\n" if found["containers"] else ""
 
 
 def _host_row(host: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from .assignment import Assignment, AssignmentEvent, AssignmentPhase, Assignments
 from .balance import Room, shares
@@ -24,6 +25,13 @@ AVOIDED_SECONDS = 300.0
 MOVED_AT_ONCE = 50
 """Of so many containers one may be without an owner for a move. A host that drains, of two or more, so hands
 over in at most fifty rounds."""
+
+
+class Imbalance(NamedTuple):
+    containers: int = 0
+    """Those that are still to move, for balance, because their host drains, or to where an operator wants
+    them."""
+    reason: str = ""
 
 
 class Placement:
@@ -105,19 +113,12 @@ class Placement:
             and self._assignments[index].due <= now
         }
         self._distrusted = {host: until for host, until in self._distrusted.items() if until > now}
-        moves = max(1, len(self._assignments) // MOVED_AT_ONCE) - self._assignments.unserved
+        moves = self._moved_at_once - self._assignments.unserved
         accepting = self.accepting
         if not accepting or not (self._ready or moves > 0):
             return
 
-        pins = dict(self._pins(accepting, now))
-        loads = {host: self._assignments.load(host) for host in accepting}
-        for index in pins:
-            if self._assignments[index].host in loads:
-                loads[self._assignments[index].host] -= 1
-        withheld_pins = sum(self._assignments[index].is_withheld for index in pins)
-        free = len(self._assignments) - self._assignments.withheld - (len(pins) - withheld_pins)
-        targets = shares(free, loads)
+        pins, loads, targets = self._targets(accepting, now)
         if self._ready:
             yield from self._openings(accepting, pins, Room(loads, targets), now)
         # V9: a move interrupts a container, and those that have no host at all go first.
@@ -126,6 +127,50 @@ class Placement:
                 self._requests += 1
                 assignment.step(AssignmentEvent.CLOSE_ORDERED, now)
                 yield CloseContainer(assignment.host, assignment.index, self._requests)
+
+    def imbalance(self, now: float) -> Imbalance:
+        """How many containers are still to move, and why they do not at once."""
+        if not (accepting := self.accepting) or self.stopping:
+            return Imbalance()
+
+        pins, loads, targets = self._targets(accepting, now)
+        leaving = [host for host in self._hosts if host not in loads]
+        pinned = [self._assignments[index].host for index, host in pins.items()]
+        found = sum(max(0, load - targets[host]) for host, load in loads.items())
+        found += sum(self._assignments.load(host) - pinned.count(host) for host in leaving)
+        found += sum(before not in ("", after) for before, after in zip(pinned, pins.values(), strict=True))
+        return Imbalance(found, self._why_waiting(loads, targets, now)) if found else Imbalance()
+
+    def _why_waiting(self, loads: Mapping[str, int], targets: Mapping[str, int], now: float) -> str:
+        unserved, at_once = self._assignments.unserved, self._moved_at_once
+        if now < self.not_before:
+            return "hosts of the supervisor before may still report what they serve"
+        if self.in_doubt:
+            return "the supervisor does not know whether it still has its lease"
+        if unserved >= at_once:
+            phases = (AssignmentPhase.OPENING, AssignmentPhase.CLOSING, AssignmentPhase.UNASSIGNED)
+            counts = ((self._assignments.count(phase), phase.value) for phase in phases)
+            without = ", ".join(f"{count} {phase}" for count, phase in counts if count)
+            return f"{at_once} at a time may be without an owner for it; now without one: {without}"
+        failed = sorted(host for host, load in loads.items() if load < targets[host])
+        return f"openings failed on {', '.join(failed)}, not longer than {AVOIDED_SECONDS:g} s ago"
+
+    @property
+    def _moved_at_once(self) -> int:
+        return max(1, len(self._assignments) // MOVED_AT_ONCE)
+
+    def _targets(
+        self, accepting: Sequence[str], now: float
+    ) -> tuple[dict[int, str], dict[str, int], dict[str, int]]:
+        """The containers that an operator placed, how many others each host has, and how many it should."""
+        pins = dict(self._pins(accepting, now))
+        loads = {host: self._assignments.load(host) for host in accepting}
+        for index in pins:
+            if self._assignments[index].host in loads:
+                loads[self._assignments[index].host] -= 1
+        withheld_pins = sum(self._assignments[index].is_withheld for index in pins)
+        free = len(self._assignments) - self._assignments.withheld - (len(pins) - withheld_pins)
+        return pins, loads, shares(free, loads)
 
     def _pins(self, accepting: Sequence[str], now: float) -> Iterator[tuple[int, str]]:
         """The hosts that an operator chose, and that can have their containers now."""

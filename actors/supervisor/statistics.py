@@ -67,6 +67,9 @@ class SupervisorStatistics:
     active_seconds: float = attrs.field(metadata=gauge("For how long it has been the active supervisor."))
     failovers: int = attrs.field(metadata=counter("Containers that lost their host without an order."))
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
+    misplaced_containers: int = attrs.field(
+        metadata=gauge("Containers that are still to move to other hosts.")
+    )
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
     event_loop: EventLoopStatistics
     s3: S3RequestStatistics | None
@@ -256,6 +259,7 @@ class View:
             "failovers": self.fleet.failovers,
             "failover_seconds": self.failover_times.recent,
             "requests": self._requests(),
+            "imbalance": self.fleet.imbalance(self.now)._asdict(),
             "hosts": [self._host(host) for host in self.fleet.hosts.values()],
             "containers": [self._container(assignment) for assignment in self.fleet.assignments],
         }
@@ -272,6 +276,7 @@ class View:
             self.active_seconds,
             self.fleet.failovers,
             serving,
+            self.fleet.imbalance(self.now).containers,
             self.map_version,
             self.event_loop,
             self.s3,

@@ -538,6 +538,13 @@ class StandbyReport(StandbyHealth, frozen=True):
     url: str
 
 
+class ReportedImbalance(Struct, frozen=True):
+    containers: Number = 0
+    """Those that are still to move."""
+    reason: str = ""
+    """Why they do not at once."""
+
+
 class ServiceStatus(Struct, frozen=True):
     folder: str
     pid: Number
@@ -554,6 +561,7 @@ class ServiceStatus(Struct, frozen=True):
     """The supervisor's, and below its URL and for how long it has been active."""
     url: str = ""
     active_seconds: float = 0.0
+    imbalance: ReportedImbalance = ReportedImbalance()
     standbys: list[StandbyReport] = []
     """Those at the other addresses that were asked: no supervisor knows of them."""
 

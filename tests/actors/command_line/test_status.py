@@ -27,6 +27,7 @@ STATUS: dict[str, Any] = {
     "url": URL,
     "active_seconds": 97_445.2,
     "standbys": [],
+    "imbalance": {"containers": 0, "reason": ""},
     "hosts": [
         {
             "id": f"host-{number}",
@@ -60,7 +61,7 @@ STATUS: dict[str, Any] = {
 }
 
 
-NEW_IN_STATUS = {"machine", "url", "active_seconds", "standbys"}
+NEW_IN_STATUS = {"imbalance", "machine", "url", "active_seconds", "standbys"}
 
 
 def lines(width: int, status: dict[str, Any] = STATUS) -> list[str]:
@@ -103,6 +104,13 @@ def test_the_requests_to_a_bucket_are_shown_by_their_kind() -> None:
         100, STATUS | {"requests": requests}
     )
     assert not any("bucket" in line for line in lines(100))
+
+
+def test_v9_containers_that_wait_to_be_moved_are_counted_with_the_reason() -> None:
+    waiting = {"containers": 24, "reason": "1 at a time may be without an owner for it"}
+    line = "24 containers still to move to other hosts: 1 at a time may be without an owner for it"
+    assert line in lines(100, STATUS | {"imbalance": waiting})
+    assert not any("still to move" in line for line in lines(100))
 
 
 def test_g4_unconfirmed_containers_are_named_with_what_to_do() -> None:

@@ -50,6 +50,31 @@ def test_v9_a_host_that_joins_takes_its_share_one_container_after_the_other() ->
     assert kinds == [CloseContainer, OpenContainer] * 2, "no more moves than needed, one at a time"
 
 
+def test_v9_the_status_says_why_containers_still_are_where_they_are_too_many() -> None:
+    world = machine(containers=6, hosts=1)
+    assert world.fleet.imbalance(world.now) == (0, "")
+    world.frozen.add("host-0")
+    world.join("a")
+    found = world.fleet.imbalance(world.now)
+    assert found == (3, "1 at a time may be without an owner for it; now without one: 1 closing")
+    world.fleet.doubt()
+    assert "lease" in world.fleet.imbalance(world.now).reason
+    world.fleet.drain("host-0", world.now)
+    assert world.fleet.imbalance(world.now).containers == 6
+    world.fleet.stop(world.now)
+    assert world.fleet.imbalance(world.now).containers == 0
+
+
+def test_v9_after_a_cold_start_the_status_says_that_the_first_hosts_containers_still_open() -> None:
+    world = machine(containers=48, hosts=0)
+    world.hanging = set(range(48))
+    world.join("a")
+    world.run(OPTIONS.adoption)
+    world.join("b")
+    reason = "1 at a time may be without an owner for it; now without one: 48 opening"
+    assert world.fleet.imbalance(world.now) == (24, reason)
+
+
 def test_v6_a_killed_joined_hosts_containers_are_served_elsewhere_in_the_same_instant() -> None:
     world = joined(4, "a", "b")
     world.kill("a")
