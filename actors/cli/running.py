@@ -82,11 +82,9 @@ def print_notice(message: str) -> None:
     sys.stderr.flush()
 
 
-def show_lease_wait(holder: str, seconds: float) -> None:
+def show_lease_wait(holder: str, prospect: str) -> None:
     """For scripts too: it may take longer than the rest of the command."""
-    print_notice(
-        f"{holder} has the lease of the store's supervisor: waiting up to {seconds:.0f} s for its end"
-    )
+    print_notice(f"waiting: {holder} has the lease of the store's supervisor; {prospect}")
 
 
 def report_os_error(error: OSError) -> int:

@@ -7,7 +7,7 @@ A store that is new is created. Crash: as that of an opening (``store/opening.py
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -25,7 +25,7 @@ from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_
 from ..folder.place import SharedLocation
 from ..settings.configuration import StoreConfig
 from ..store.folder_opening import identify, locate_chunks
-from .term import TermOptions
+from .term import OnWait, TermOptions
 
 _LOOK_SECONDS = 5.0
 """Long-term storage that takes longer to say whether the store was moved is not waited for."""
@@ -43,7 +43,7 @@ class StoreAsked:
     """Recover what of its logs is missing from long-term storage alone (rule R11)."""
     stands_by: bool = False
     """Wait until no other supervisor is active, however long."""
-    on_wait: Callable[[str, float], None] | None = None
+    on_wait: OnWait | None = None
     """As in ``TermOptions``."""
 
     @property

@@ -209,10 +209,10 @@ async def _claimed(
 ) -> AsyncIterator[Term]:
     """The term, once this supervisor has the lease. Until then ``standby`` answers at its address."""
 
-    def note_wait(holder: str, seconds: float) -> None:
+    def note_wait(holder: str, prospect: str) -> None:
         standby.note_wait(holder)
         if asked.on_wait is not None:
-            asked.on_wait(holder, seconds)
+            asked.on_wait(holder, prospect)
 
     coordination, identity, owner = store.coordination, store.identity, world.id_bytes()
     options = attrs.evolve(store.term, on_wait=note_wait)
@@ -227,8 +227,10 @@ async def _claimed(
         try:
             async with body_group() as tasks:
                 tasks.start_soon(standby.serve, listener)
-                term = await claimed.enter_async_context(claim)
-                tasks.cancel_scope.cancel()
+                try:
+                    term = await claimed.enter_async_context(claim)
+                finally:
+                    tasks.cancel_scope.cancel()
         except BaseExceptionGroup as error:
             raise first_leaf(error) from None
         yield term

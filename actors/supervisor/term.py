@@ -49,6 +49,8 @@ from ..telemetry.logging import get_logger
 _log = get_logger("supervisor")
 _PATIENCE = 1.5
 """How many durations a lease that is not renewed is waited for. It ends after 1.25 of them (rule D3)."""
+_ENDED = 1.25
+"""How many durations a lease that is not renewed counts as held (rule D3)."""
 _LOOKS = 8
 """How often a lease that is waited for is looked at within its duration: a request each time."""
 _AWAY = (Unavailable, OutcomeUnknown, StorageFull)
@@ -65,6 +67,9 @@ class Predecessor(NamedTuple):
     """Those that had joined it."""
 
 
+OnWait = Callable[[str, str], None]
+"""Called with the holder of a lease that is waited for, and with what will end the wait; again if another one
+has it."""
 FindPredecessor = Callable[[], Awaitable[Predecessor]]
 Confirm = Callable[[], Awaitable[None]]
 
@@ -83,9 +88,7 @@ class TermOptions(Value):
     """Have a supervisor that lives end, in place of being refused."""
     awaits_renewed: bool = True
     """Wait also for a lease that its holder is seen to renew: it may be about to end."""
-    on_wait: Callable[[str, float], None] | None = None
-    """Called with the holder of a lease that is waited for, and for how long at most from then on; again if
-    another one has it."""
+    on_wait: OnWait | None = None
 
     @classmethod
     def watched(cls, lease: float, *, takes_over: bool, stands_by: bool = False) -> TermOptions:
@@ -233,7 +236,7 @@ async def nobody_serves(
     identity: StoreIdentity,
     owner: bytes,
     lease: float,
-    on_wait: Callable[[str, float], None] | None = None,
+    on_wait: OnWait | None = None,
 ) -> AsyncIterator[None]:
     """No supervisor is active while the body runs: this process has its lease, for a store that other
     machines reach. ``on_wait`` as in ``TermOptions``. Raises ``Unavailable`` if a supervisor has it, as soon
@@ -288,11 +291,27 @@ async def _take_lease(
                 else:
                     _log.info("lease_awaited", holder=error.holder, seconds=round(left, 3))
                 if options.on_wait is not None:
-                    options.on_wait(error.holder, left)
+                    options.on_wait(error.holder, _prospect(options, error, left))
                 if options.takes_over and is_first:
                     # V1: the other one sees it at its next check, ends, and releases the lease.
                     await raise_term()
         await anyio.sleep(options.lease / _LOOKS)
+
+
+def _prospect(options: TermOptions, error: LeaseHeld, left: float) -> str:
+    """What will end the wait, which lasts ``left`` seconds at most."""
+    duration, look = error.duration or options.lease, options.lease / _LOOKS
+    gone = f"if that process is gone, its lease ends within {math.ceil(_ENDED * duration + look)} s"
+    if options.takes_over:
+        # Its next check, and the next look here.
+        told = math.ceil(duration / 3 + look)
+        return f"at its next check that process finds this one, and ends, within {told} s; {gone}"
+    if not options.awaits_renewed:
+        return f"{gone}; if it renews the lease, this one is refused"
+    if math.isinf(left):
+        return gone
+    refused = f"if it still has the lease after {math.ceil(left)} s, this one is refused"
+    return f"{gone}, and this one follows; {refused}"
 
 
 def _refused(error: LeaseHeld, options: TermOptions) -> Unavailable:

@@ -170,7 +170,7 @@ def test_a_store_is_served_from_a_bucket_after_the_move_and_comes_back(
         assert run("segment", "read", NAME, "--url", service.url).out == content
         assert run("segment", "append", NAME, "--data-text", "!", "--url", service.url).code == 0
         refused = run("migrate", PLACE, "--to", str(back), "--confirm")
-        assert "waiting up to" in refused.err.splitlines()[0]
+        assert "if it renews the lease, this one is refused" in refused.err.splitlines()[0]
         assert "already supervises this store: stop it first;" in refused.err
         assert not back.exists()
         assert service.stop() == 0
