@@ -68,8 +68,8 @@ Id = Annotated[
     typer.Option(
         "--id",
         metavar="NAME",
-        help="The host's id: letters, digits, dots, underscores and hyphens. Default: the machine's name and "
-        "random digits.",
+        help="The host's id: up to 32 letters, digits, dots, underscores and hyphens, of which the first is "
+        "a letter or a digit, and none like host-0. Default: the machine's name and random digits.",
         show_default=False,
     ),
 ]
@@ -78,8 +78,9 @@ HostListen = Annotated[
     typer.Option(
         "--listen",
         metavar="ADDRESS:PORT",
-        help="The address and port on which clients reach this host, such as 10.0.0.7:8471; port 0 lets the "
-        "system choose.",
+        help="The address and port on which clients reach this host, such as 10.0.0.7:8471; the port is at "
+        "most 65535, and 0 lets the system choose. Default: the settings server.listen and "
+        "server.host_port, 127.0.0.1:0.",
     ),
 ]
 

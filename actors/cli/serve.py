@@ -34,8 +34,9 @@ Listen = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS:PORT",
-        help="The address and port to listen on, such as localhost:8470, [::1]:8470 or :8470; port 0 lets "
-        "the system choose.",
+        help="The address and port to listen on, such as localhost:8470, [::1]:8470 or :8470; the port is "
+        "at most 65535, and 0 lets the system choose. Default: the settings server.listen and server.port, "
+        "127.0.0.1:8470.",
     ),
 ]
 Advertise = Annotated[

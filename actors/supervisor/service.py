@@ -61,7 +61,7 @@ _REJOIN_SECONDS = 2.5
 each half second, and ask it for what they serve, for half of ``server.adoption``."""
 FOLLOWS_AFTER = 1.5
 """Leases that may pass until a supervisor that stands by has followed one that died."""
-_PORT_MAX = 65_535
+PORT_MAX = 65_535
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 
 
@@ -96,11 +96,11 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
     # An IPv6 address has colons of its own; in brackets a port may follow it.
     address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
     address = address.strip("[]")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= _PORT_MAX
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= PORT_MAX
     if (colon and not is_port) or address.isdigit() or (":" in address and not is_ipv6(address)):
         raise InvalidArgument(
             f"--listen: {text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:8470, with a port up to "
-            f"{_PORT_MAX}"
+            f"{PORT_MAX}"
         )
     return address or server.listen, int(port) if colon else server.port
 
@@ -112,10 +112,10 @@ def check_host_ports(port: int, host_port: int, hosts: int) -> None:
     if not host_port:
         return
 
-    if last > _PORT_MAX:
+    if last > PORT_MAX:
         raise InvalidArgument(
             f"{hosts} hosts from port {host_port} on need ports up to {last}, and the last one is "
-            f"{_PORT_MAX}: choose --host-port {_PORT_MAX - hosts + 1} or less"
+            f"{PORT_MAX}: choose --host-port {PORT_MAX - hosts + 1} or less"
         )
     if host_port <= port <= last:
         raise InvalidArgument(

@@ -9,6 +9,9 @@ from typing import Any
 import typer
 
 from tierlog.actors.cli.app import app
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.supervisor.hosts import joined_id_refusal
+from tierlog.actors.supervisor.service import PORT_MAX
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 
@@ -43,6 +46,23 @@ def test_every_command_and_option_is_documented_and_has_help() -> None:
             missing += [f"{call} {option}: no help" for option in options if not parameter.help]
 
     assert missing == []
+
+
+def test_the_help_names_defaults_and_limits_of_addresses_and_ids() -> None:
+    helps = {
+        (" ".join(path), option): parameter.help
+        for path, command in commands(typer.main.get_command(app))
+        for parameter in command.params
+        for option in parameter.opts
+    }
+    server = StoreConfig().server
+    for command, port in (("serve", server.port), ("supervise", server.port), ("host run", server.host_port)):
+        assert f"at most {PORT_MAX}" in helps[command, "--listen"]
+        assert helps[command, "--listen"].endswith(f", {server.listen}:{port}.")
+    assert "up to 32 letters" in helps["host run", "--id"]
+    assert "none like host-0" in helps["host run", "--id"]
+    refused = [text for text in ("a" * 32, "a" * 33, "host-0", "-a") if joined_id_refusal(text)]
+    assert refused == ["a" * 33, "host-0", "-a"]
 
 
 def test_every_command_that_is_documented_exists() -> None:
