@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import anyio
 import attrs
 
 from ...journal.coordination.contract import Coordination
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
-from ...storage_backends.base.files import Files, IsGuarded, MakeFolder, Program
+from ...storage_backends.base.files import Files, IsGuarded, MakeFolder, Program, RemoveFolder
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.s3_request_counts import S3RequestCounts
 from ..folder.chunk_location import ChunkLocation, check_location, make_chunk_reader, opened_chunks
@@ -23,10 +24,12 @@ from ..folder.identity import StoreIdentity
 from ..folder.local_coordination import LocalCoordination
 from ..folder.paths import StoreFolder, check_chunk_cache, check_folder, report_shared, run_program
 from ..folder.place import SharedLocation
+from ..kernel.task_groups import finish_within
 from ..settings.configuration import StoreConfig
 from ..store.folder_opening import identify, locate_chunks
 from .term import OnWait, TermOptions
 
+_REMOVAL_SECONDS = 1.0
 _LOOK_SECONDS = 5.0
 """Long-term storage that takes longer to say whether the store was moved is not waited for."""
 
@@ -94,12 +97,25 @@ async def open_served(asked: StoreAsked, files: Files, world: World) -> AsyncIte
         yield await _in_folder(asked, asked.place, files, world)
         return
 
+    # Before anything is asked of the place.
+    folder = asked.local.path
+    await run_program(files, _make_guarded(folder), folder)
+    try:
+        async with _where_all_reach_it(asked, asked.place, files, world) as served:
+            yield served
+    finally:
+        # Of a misspelt place nothing is left.
+        await finish_within(_REMOVAL_SECONDS, partial(run_program, files, _remove_empty(folder), folder))
+
+
+@asynccontextmanager
+async def _where_all_reach_it(
+    asked: StoreAsked, place: SharedLocation, files: Files, world: World
+) -> AsyncIterator[ServedStore]:
     # Imported for the stores that need it.
     from ..store.shared import SharedOpener
 
-    # Before anything is asked of the place.
-    await run_program(files, _make_guarded(asked.local.path), asked.local.path)
-    opener = SharedOpener(asked.place, asked.config, adopt=False, span=None, world=world, files=files)
+    opener = SharedOpener(place, asked.config, adopt=False, span=None, world=world, files=files)
     async with opener.served(asked.containers, waits=asked.stands_by) as (coordination, identity):
         location = await opener.place.locate_chunks()
         await _refuse_moved(location, files, StoreFolder(opener.cache), world, asked.shown)
@@ -122,6 +138,11 @@ def _make_guarded(folder: str) -> Program[None]:
             f"other users can change {folder}, where the processes of the service find each other: take that "
             f"right from them (`chmod go-w {parent} {folder}`), or name another chunk_cache.path"
         )
+
+
+def _remove_empty(folder: str) -> Program[None]:
+    with suppress(OSError):  # once the store was there it has a file
+        yield RemoveFolder(folder)
 
 
 async def _refuse_moved(

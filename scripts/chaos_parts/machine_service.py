@@ -143,8 +143,9 @@ class MachineService(Service):
         async def ask(unit: Unit) -> None:
             try:
                 answer = await self._client.get(f"http://{unit.address}/v1/status", timeout=_STATUS_TIMEOUT)
-                found.append(answer.json())
-            except (httpx.TransportError, ValueError):
+                # One that stands by refuses.
+                found.append(answer.raise_for_status().json())
+            except (httpx.HTTPError, ValueError):
                 return
 
         async with anyio.create_task_group() as tasks:

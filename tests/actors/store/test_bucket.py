@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,29 @@ async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
     other = await identity_of(here, stands_by=False)
     assert other != made
     assert await identity_of(here, stands_by=True) == await identity_of(elsewhere, stands_by=True) == other
+
+
+@pytest.mark.parametrize("stands_by", [False, True])
+async def test_a_misspelt_place_leaves_no_folder_among_the_local_copies(
+    here: BucketMachine, stands_by: bool
+) -> None:
+    def served(bucket: str) -> AbstractAsyncContextManager[object]:
+        asked = StoreAsked(
+            place=S3Location(bucket, "stores/first/"),
+            config=here.settings(),
+            containers=1,
+            take_over=False,
+            stands_by=stands_by,
+        )
+        return open_served(asked, LocalFiles(), system_world())
+
+    with pytest.raises(ConfigError, match="misspelt"):
+        async with served("misspelt"):
+            raise AssertionError("there is none")
+    assert list(here.disk.glob("*")) == []
+    async with served(BUCKET):
+        pass
+    assert [path.name for path in here.disk.glob("*-service/*")] == ["store"]
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
