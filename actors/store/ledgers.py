@@ -267,6 +267,7 @@ def _names_in(folder: str) -> Program[set[str]]:
     except (FileNotFoundError, NotADirectoryError) as error:
         # Not made here: on another machine it would be another folder.
         raise InvalidArgument(
-            f"chunks: there is no folder {folder}: make it where all machines of the store share it, and "
-            f"mount it on each of them"
+            f"chunks: there is no folder {folder}: mount what all machines of the store share, on each of "
+            f"them at the same path, and make the folder inside of it. A mount point itself would be taken "
+            f"while nothing is mounted on it, and the chunks be on the disk of this machine"
         ) from error

@@ -360,7 +360,7 @@ async def test_e6_chunks_are_moved_only_into_a_folder_that_is_there(ledgers: Sit
 
     async def is_refused(folder: Path) -> None:
         for confirms in (False, True):
-            with pytest.raises(InvalidArgument, match=f"there is no folder {folder}: make it where all"):
+            with pytest.raises(InvalidArgument, match=f"there is no folder {folder}: mount what all"):
                 await ledgers.move("old", "ledgers-a", chunks=str(folder), confirms=confirms)
             assert not folder.exists()
 

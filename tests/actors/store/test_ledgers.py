@@ -345,7 +345,9 @@ async def test_the_folder_of_the_chunks_must_exist_be_empty_and_no_other_stores(
     here: LedgerMachine, site: LedgerSite, tmp_path: Path
 ) -> None:
     chunks = {"chunks": str(tmp_path / "absent")}
-    with pytest.raises(InvalidArgument, match="there is no folder .*/absent: make it where all machines"):
+    with pytest.raises(
+        InvalidArgument, match="there is no folder .*/absent: mount what all machines .* inside of it"
+    ):
         await refused(here.open(settings=chunks))
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").touch()
