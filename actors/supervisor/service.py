@@ -254,12 +254,13 @@ async def _supervise(supervisor: Supervisor, announce: Callable[[], None], *, ha
 
     try:
         async with body_group() as tasks:
-            if has_hosts:
-                tasks.start_soon(announce_settled)
-            else:
-                announce()  # Who starts hosts waits for it.
-            tasks.start_soon(_obey_signals, supervisor)
             try:
+                # First: who reads that it is active may end it at once.
+                await tasks.start(_obey_signals, supervisor)
+                if has_hosts:
+                    tasks.start_soon(announce_settled)
+                else:
+                    announce()  # Who starts hosts waits for it.
                 await supervisor.run()
             finally:
                 tasks.cancel_scope.cancel()
@@ -270,10 +271,13 @@ async def _supervise(supervisor: Supervisor, announce: Callable[[], None], *, ha
         raise unannounced[0]
 
 
-async def _obey_signals(supervisor: Supervisor) -> None:
+async def _obey_signals(
+    supervisor: Supervisor, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
     # `nohup` has SIGHUP ignored, which a closed terminal sends.
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hang_up) as signals:
+        task_status.started()
         async for _ in signals:
             # Each one: the second does not wait for requests (V10).
             supervisor.stop()

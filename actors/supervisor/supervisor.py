@@ -21,7 +21,7 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from random import Random
@@ -155,12 +155,12 @@ class Supervisor:
             if self._join_listener is not None:
                 joined = partial(self._serve, listener=self._join_listener)
                 self._tasks.start_soon(self._join_listener.serve, joined)
-                self._tasks.start_soon(self._join_listener.publish)
+                self._tasks.start_soon(self._until_superseded, self._join_listener.publish)
                 self._tasks.start_soon(self._greet_joined, self._join_listener)
             self._tasks.start_soon(self._run_timers)
             self._tasks.start_soon(self._news.run)
             self._tasks.start_soon(self._loop_lag.watch)
-            self._tasks.start_soon(self._check_term)
+            self._tasks.start_soon(self._until_superseded, self._check_term)
             self._begin()
             task_status.started()
             # The hosts are processes: this returns when the last one has ended, or to leave them to a later
@@ -168,7 +168,10 @@ class Supervisor:
             await self._all_ended.wait()
             self._tasks.cancel_scope.cancel()
         if self._superseded is not None:
-            raise self._superseded
+            if not self._stops:
+                raise self._superseded
+            _log.warning("superseded_while_stopping", advice="its hosts have the order to drain, and end")
+            return
         if self._control:
             with suppress(FileNotFoundError):
                 # Not after a later supervisor took over, whose socket has the same path.
@@ -642,6 +645,13 @@ class Supervisor:
             if host.phase is HostPhase.SERVING and quiet and process is not None and process.is_frozen():
                 _log.warning("host_frozen", host=host.id, pid=host.pid)
                 self._execute(self.fleet.disconnected(host.id, now))
+
+    async def _until_superseded(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except NotOwner as error:
+            self._superseded = error
+            self._all_ended.set()
 
     async def _check_term(self) -> None:
         interval = self._term.interval

@@ -304,8 +304,8 @@ def _prospect(options: TermOptions, error: LeaseHeld, left: float) -> str:
     gone = f"if that process is gone, its lease ends within {math.ceil(_ENDED * duration + look)} s"
     if options.takes_over:
         # Its next check, and the next look here.
-        told = math.ceil(duration / 3 + look)
-        return f"at its next check that process finds this one, and ends, within {told} s; {gone}"
+        seconds = math.ceil(duration / 3 + look)
+        return f"at its next check that process finds this one, and ends, within {seconds} s; {gone}"
     if not options.awaits_renewed:
         return f"{gone}; if it renews the lease, this one is refused"
     if math.isinf(left):

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import cast
 
 import anyio
-import attrs
 import pytest
 import trio.testing
 from msgspec.structs import replace
@@ -163,34 +162,6 @@ async def test_d3_one_that_died_is_followed_once_its_lease_has_ended() -> None:
     async with claimed_in(bucket, b"b") as later:
         assert later.number == 2
         assert anyio.current_time() - began >= OBSERVED * LEASE
-
-
-@pytest.mark.parametrize("takes_over", [False, True])
-async def test_v1_who_waits_is_told_what_ends_the_wait(takes_over: bool) -> None:
-    """The durations are those of the holder's lease, which may be longer."""
-    bucket = Bucket()
-    awaited: list[tuple[str, str]] = []
-    own = attrs.evolve(
-        TermOptions.watched(LEASE, takes_over=takes_over), on_wait=lambda *found: awaited.append(found)
-    )
-    other = TermOptions.watched(120.0, takes_over=False)
-    first, second = (ObjectCoordination(MemoryObjects(bucket), "", WORLD) for _ in range(2))
-
-    async def wait() -> None:
-        async with claim_term(second, IDENTITY, b"b" * 16, own):
-            raise AssertionError("there are two")
-
-    async with claim_term(first, IDENTITY, b"a" * 16, other), anyio.create_task_group() as tasks:
-        tasks.start_soon(wait)
-        await until(lambda: bool(awaited))
-        tasks.cancel_scope.cancel()
-    gone = "if that process is gone, its lease ends within 151 s"
-    expected = (
-        f"at its next check that process finds this one, and ends, within 41 s; {gone}"
-        if takes_over
-        else f"{gone}, and this one follows; if it still has the lease after 180 s, this one is refused"
-    )
-    assert awaited == [(f"process {os.getpid()} of {socket.gethostname()}", expected)]
 
 
 async def test_v1_while_one_renews_its_lease_no_other_starts() -> None:

@@ -99,6 +99,16 @@ def test_v6_a_killed_joined_hosts_containers_are_served_by_another_with_all_that
             assert supervisor.read(name) == b"before after"
 
 
+def test_v10_who_reads_that_a_supervisor_is_active_can_end_it_at_once(machines: Machines) -> None:
+    """With its lease released: it was killed by a signal that came before it obeyed any."""
+    supervisor = machines.supervise("127.0.0.2", "--containers=1")
+    assert supervisor.process.stdout is not None
+    with supervisor.process.stdout as stdout:
+        assert stdout.readline().startswith(b"supervising 1 container at ")
+        supervisor.process.send_signal(signal.SIGTERM)
+        assert supervisor.process.wait(scaled(20)) == 0
+
+
 def test_v1_a_standby_is_shown_follows_a_killed_supervisor_and_no_container_moves(
     machines: Machines, run: Run
 ) -> None:
