@@ -252,8 +252,11 @@ class _Move:
             return [await _read_end(chunks, index, place) for index in range(self._identity.containers)]
 
     async def _run_again(self, found: StoreIdentity, ends: Sequence[_Ended]) -> Migration:
-        """There is a store. Raises ``InvalidArgument`` unless it is this one, after the move."""
+        """There is a store. Raises ``InvalidArgument`` unless it is this one, after the move, and as
+        ``_refuse_moved``."""
         if found != self._identity or not all(self._goes_on(ended, self._target) for ended in ends):
+            async with self._own.reader() as chunks:
+                await self._refuse_moved(chunks, ends)
             moved = await self._moved_away(found, ends)
             raise InvalidArgument(f"{self._target.shown} has a store already: {moved}name an empty place")
         if self._copies:
@@ -295,12 +298,16 @@ class _Move:
         """Rule E7: raises ``StoreMismatch`` if the store was moved to another place, completely or not,
         ``InvalidArgument`` if such a move is prepared."""
         async with self._own.reader() as chunks:
-            for index, ended in enumerate(ends):
-                if ended.migrated is not None and ended.migrated.element.owner.location != self._target.shown:
-                    await refuse_moved(chunks, index, ended.migrated, self._source.named)
+            await self._refuse_moved(chunks, ends)
             for backup in await _list_own(chunks):
                 if not backup.startswith(self._backups):
                     raise self._other_move(backup)
+
+    async def _refuse_moved(self, chunks: ChunkStorage, ends: Sequence[_Ended]) -> None:
+        """Raises ``StoreMismatch`` if a container ended for another place, which that names."""
+        for index, ended in enumerate(ends):
+            if ended.migrated is not None and ended.migrated.element.owner.location != self._target.shown:
+                await refuse_moved(chunks, index, ended.migrated, self._source.named)
 
     def _other_move(self, backup: str) -> InvalidArgument:
         """The name of its backup shows whether the place is the same."""

@@ -345,6 +345,20 @@ async def test_e7_a_complete_move_may_be_repeated(site: Site) -> None:
         assert (await store.segment_info("s#0")).length == before["s#0"].length + 14
 
 
+async def test_e2_a_move_of_a_store_that_was_moved_away_names_its_place_whatever_is_at_the_other(
+    site: Site,
+) -> None:
+    async with site.opened("old") as store:
+        await filled(store)
+    async with site.opened("other"):
+        pass
+    await site.move("old", "new")
+    await site.move("new", "newer")
+    for target in ("empty", "other", "newer"):
+        with pytest.raises(StoreMismatch, match=r"container 0 was moved to \S*/new: open the store there"):
+            await site.move("old", target)
+
+
 # --- refusals ---------------------------------------------------------------------------------------
 
 
