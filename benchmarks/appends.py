@@ -1,8 +1,8 @@
 """Benchmarks of appends: many in flight, in batches, large, one after the other, and over many segments.
 
 The store has the default configuration, with one container. Flushes start by themselves during a measurement
-(every 4 MiB of a segment) and use their share of both cores; the rest is flushed between two rounds, outside
-of the measurement."""
+(every 4 MiB of a segment, at most ten times a second) and use their share of both cores; the rest is flushed
+between two rounds, outside of the measurement."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..flush.segment_flusher import SegmentFlusher
@@ -78,7 +79,9 @@ def build_components(container: Container) -> ContainerComponents:
         storage, unflushed, view.segment_of, view.forget, ownership.keep_proven, whole_chunks=not can_append
     )
     publish = _publishing(table_runs, collector)
-    writer = StorageWriter(view, flusher, storage, ownership.prove, publish, options.writer)
+    # F5: a segment with a whole chunk is flushed before it has part of another one.
+    writing = options.writer if can_append else replace(options.writer, size_interval=0.0)
+    writer = StorageWriter(view, flusher, storage, ownership.prove, publish, writing)
     leases = Leases(state, container.runs, container.ask_internal, writer.flush, tombstone=options.tombstone)
     listeners = _listeners(container, writer, leases)
     publisher = Publisher(

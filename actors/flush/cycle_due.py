@@ -19,6 +19,7 @@ def decide_due(
     *,
     requested: bool,
     segments_by_size: int,
+    by_size_at: float,
     dirty_since: float | None,
     now: float,
     flush_age: float,
@@ -27,11 +28,11 @@ def decide_due(
 ) -> Due:
     """Decide by size, age and request (rule F5). All times are monotonic seconds of one ownership (rule C8).
 
-    ``dirty_since``: when the oldest operation of a client outside a full cycle was first seen.
-    ``not_before``: the end of the pause after a failure. ``deferred_due``: when a step of deferred work is
-    due (rule F6), if one is."""
+    ``by_size_at``: when the next cycle by size may begin. ``dirty_since``: when the oldest operation of a
+    client outside a full cycle was first seen. ``not_before``: the end of the pause after a failure.
+    ``deferred_due``: when a step of deferred work is due (rule F6), if one is."""
     aged = dirty_since is not None and now >= dirty_since + flush_age
-    if requested or aged or segments_by_size:
+    if requested or aged or (segments_by_size and now >= by_size_at):
         # A pause holds up requests too: each attempt against a storage that fails costs a cycle.
         if now < not_before:
             return Due(False, wait=not_before - now)
@@ -44,7 +45,11 @@ def decide_due(
 
     times = [
         time
-        for time in (None if dirty_since is None else dirty_since + flush_age, deferred_due)
+        for time in (
+            None if dirty_since is None else dirty_since + flush_age,
+            by_size_at if segments_by_size else None,
+            deferred_due,
+        )
         if time is not None
     ]
     return Due(False, wait=max(0.0, min(times) - now) if times else None)

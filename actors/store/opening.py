@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from .shared import SharedOpener
 
 _log = get_logger("node")
+_RATE_MAX = 1 << 30
+"""Bytes a second: more than one container takes."""
 
 
 def log_options(config: StoreConfig) -> LocalLogOptions:
@@ -115,6 +117,7 @@ def storage_options(config: StoreConfig) -> StorageOptions:
 
 def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
     cache, unflushed = config.cache, config.wal.unflushed_max
+    cycle_bytes = min(int(cache.bytes * cache.soft), unflushed // 4 * 3)
     return ContainerOptions(
         cache_bytes=cache.bytes,
         flush_bytes=config.writer.flush_bytes,
@@ -123,7 +126,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
             soft_bytes=unflushed // 4 * 3,
             hard_bytes=unflushed,
             segment_bytes=unflushed // 2,
-            cycle_bytes=min(int(cache.bytes * cache.soft), unflushed // 4 * 3),
+            cycle_bytes=cycle_bytes,
             # Idle ones above ``active_max`` leave memory: the delay begins at twice of it at the lowest.
             segments=max(SEGMENTS_MAX, 4 * config.segments.active_max),
         ),
@@ -133,7 +136,11 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         ),
         pipeline=PipelineOptions(config.group.bytes, config.group.count),
         writer=WriterOptions(
-            config.writer.flush_age, config.writer.concurrent_segments, config.writer.error_pause
+            config.writer.flush_age,
+            config.writer.concurrent_segments,
+            config.writer.error_pause,
+            # What makes a full cycle due takes longer to come.
+            size_interval=min(WriterOptions().size_interval, cycle_bytes / _RATE_MAX),
         ),
         collector=CollectorOptions(config.gc.delay, config.gc.attempts, config.gc.concurrent_deletes),
         checkpoint=CheckpointOptions(

@@ -36,6 +36,35 @@ def test_the_table(
     found = decide_due(
         requested=requested,
         segments_by_size=segments,
+        by_size_at=100.0,
+        dirty_since=dirty_since,
+        now=100.0,
+        flush_age=AGE,
+        not_before=not_before,
+    )
+
+    assert found == due
+
+
+@pytest.mark.parametrize(
+    ("requested", "dirty_since", "not_before", "due"),
+    [
+        (False, None, 0.0, Due(False, wait=2.0)),
+        (False, 90.0, 0.0, Due(False, wait=2.0)),
+        (False, 71.0, 0.0, Due(False, wait=1.0)),
+        (False, None, 105.0, Due(False, wait=2.0)),
+        (False, 60.0, 0.0, Due(True, full=True)),
+        (True, None, 0.0, Due(True, full=True)),
+    ],
+)
+def test_f5_only_size_waits_for_the_interval_between_two_cycles(
+    requested: bool, dirty_since: float | None, not_before: float, due: Due
+) -> None:
+    """Seen at second 100; a cycle by size may begin at second 102."""
+    found = decide_due(
+        requested=requested,
+        segments_by_size=2,
+        by_size_at=102.0,
         dirty_since=dirty_since,
         now=100.0,
         flush_age=AGE,

@@ -9,6 +9,7 @@ from itertools import pairwise
 import anyio
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from support.container_parts import NAME, append
 from support.container_world import virtual_time
@@ -273,6 +274,25 @@ async def test_after_a_failure_there_is_a_pause_then_a_full_cycle() -> None:
 
         assert segment.is_flushed
         assert completed(world) == [CycleComplete(1, 2, 2, True)]
+
+
+async def test_f5_cycles_by_size_do_not_follow_each_other_at_once() -> None:
+    """What comes in the interval after one is flushed together, at its end. A request waits for nothing."""
+    options = replace(FLUSHING, size_interval=1.0)
+    async with running(options=options) as (world, writer):
+        segment = world.parts.create()
+        flushed = []
+        for wait in (0.1, 0.3, 0.5, 0.2, 0.1):
+            world.parts.do(append(NAME, b"x"))
+            writer.segment_due(segment.sid)
+            await anyio.sleep(wait)
+            flushed.append(segment.flushed)
+        assert flushed == [1, 1, 1, 4, 4]
+        assert len(completed(world)) == 2
+
+        await writer.flush()
+        assert segment.flushed == 5
+        assert len(completed(world)) == 3
 
 
 async def test_while_storage_is_down_there_is_one_attempt_per_pause() -> None:
