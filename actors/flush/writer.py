@@ -485,7 +485,8 @@ class StorageWriter:
         for part in in_slices(plans):
             for plan in part:
                 error = self._flushes.errors.get(plan.sid) if plan.merges else None
-                if isinstance(error, StorageFull):
+                # F7: a late flush, of what came before the source, has the segment until it ends.
+                if isinstance(error, StorageFull) and plan.sid not in self._flushes:
                     self.failures.failed(plan.sid, error)
                     await self._make_room(plan)
             await anyio.lowlevel.checkpoint()

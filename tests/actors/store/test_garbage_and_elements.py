@@ -262,6 +262,34 @@ async def test_g6_a_truncation_makes_room_although_what_is_merged_below_it_does_
         assert not flushed & set(world.chunk_names)
 
 
+async def test_f7_on_a_full_storage_a_target_whose_spilled_bytes_hang_holds_up_no_deletion() -> None:
+    """Its source finds no room, and its own bytes before that are under way."""
+    world = ContainerWorld(replace(NO_DELAY, cache_bytes=4096))
+
+    def full_or_hanging(call: Call) -> Fault | None:
+        hangs = call.verb == "write" and not call.name.startswith("_system/")
+        return Fault(FaultKind.DELAY, seconds=1_000) if hangs else users_data_full(call)
+
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA, flushed=True)
+        kept = set(world.chunk_names)
+        await make(owner.store, "deleted", DATA, flushed=True)
+        world.chunks.script = full_or_hanging
+        await make(owner.store, "s#0", bytes(2_000), sealed=True)
+        await owner.store.append("s", bytes(2_000))
+        await owner.store.merge_segments("s", ["s#0"])
+        await owner.store.truncate_segment("s", len(DATA) + 2_000)
+        await make(owner.store, "spills", bytes(100_000))
+        with pytest.raises(StorageFull):
+            await owner.store.flush()
+        await owner.store.delete_segment("deleted")
+        await anyio.sleep(100)
+        assert set(world.chunk_names) == kept
+        # It makes room for itself once its flush has ended.
+        await anyio.sleep(2_000)
+        assert not kept & set(world.chunk_names)
+
+
 async def test_g6_a_truncation_makes_room_although_a_name_beside_it_belongs_to_data_that_does_not_fit() -> (
     None
 ):
