@@ -8,6 +8,7 @@ recovers (rule B11). ``run`` is the only task that must live as long as the serv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import anyio.abc
@@ -145,7 +146,9 @@ class SidecarService(LedgerService):
         await self._serve(task_status=task_status)
         is_brief = anyio.current_time() < begun + _BRIEF_SECONDS
         if not is_brief and self._attempt is None and not self._closing.is_set():
-            self._attempt = self._begin_attempt()
+            # A start for a call has failed meanwhile: this one had lost its socket, and not ended yet.
+            with suppress(TierlogError):
+                self._attempt = self._begin_attempt()
 
     async def _serve(self, *, task_status: anyio.abc.TaskStatus[SidecarConnection]) -> None:
         """B11: one sidecar, from its start to its end. Raises only before it has started."""

@@ -177,6 +177,44 @@ def test_b11_a_sidecar_that_ended_is_followed_before_the_next_call_unless_it_was
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+class Lingering(SidecarService):
+    """The process of the first one ends a second after its socket, and the second start fails."""
+
+    starts = 0
+
+    async def _serve(
+        self, *, task_status: anyio.abc.TaskStatus[SidecarConnection] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        self.starts += 1
+        if self.starts == 2:
+            raise Unavailable("these names do not resolve")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = SidecarConnection(ours, patience=30.0, room=1 << 20)
+            task_status.started(connection)
+            await anyio.sleep(60.0)
+            connection.end("it closed its socket")
+            await anyio.sleep(1.0)
+
+
+@pytest.mark.parametrize("asked_after", [0.2, 0.7], ids=["pause is over", "pause"])
+def test_b11_a_start_that_fails_while_the_sidecar_before_ends_ends_only_the_call(asked_after: float) -> None:
+    async def body() -> None:
+        service = Lingering(SidecarProgram(java="", class_path=(), folder=""), SidecarOptions(servers="zk1"))
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(service.run)
+            await service.connected()
+            await anyio.sleep(60.0 + asked_after)
+            with pytest.raises(TierlogError, match="do not resolve"):
+                await service.connected()
+            await anyio.sleep(5.0)
+            await service.connected()
+            assert service.starts == 3
+            service.close()
+
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_b11_a_start_ends_with_its_service() -> None:
     async def body() -> None:
         service = Slow(SidecarProgram(java="", class_path=(), folder=""), SidecarOptions(servers="zk1"))
