@@ -52,6 +52,7 @@ class OldElements:
         """Elements that a backup which is being made still reads, by number (rule P1)."""
         self.has_claims = False
         """Whether there may be claims of earlier versions (rule J12)."""
+        self._deleted = 0
         self._last_failed = False
         self._paused_until = -math.inf
 
@@ -86,7 +87,7 @@ class OldElements:
 
         end = min((end, *self.spared))
         is_confirmed = self._confirmation.unconfirmed is None
-        left = _BATCH_MAX
+        left, deleted_before = _BATCH_MAX, self._deleted
         try:
             with anyio.fail_after(_SECONDS):
                 if is_confirmed and self.has_claims:
@@ -101,7 +102,8 @@ class OldElements:
             self._failed("no answer yet")
         except TierlogError as error:
             self._failed(str(error))
-        return left < _BATCH_MAX
+        # Also if another one took too long, or failed: there is room for as many.
+        return self._deleted > deleted_before
 
     def _failed(self, error: str) -> None:
         if not self._last_failed:  # once for all attempts of an outage (rule S7)
@@ -119,6 +121,7 @@ class OldElements:
             with suppress(ChunkNotFound):
                 await self._chunks.delete(element_name(self._container, n))
             remaining.remove(n)
+            self._deleted += 1
 
         calls = [partial(delete, n) for n in due]
         try:

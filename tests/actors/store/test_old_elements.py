@@ -11,7 +11,7 @@ from support.stores import make
 from support.table_runs import UNMERGED
 from tierlog.actors.folder.fingerprint import Fingerprint
 from tierlog.journal.manifest.chain import element_name, read_chain
-from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -135,3 +135,23 @@ async def test_an_opening_hardly_waits_for_deletions_of_many_old_elements() -> N
     async with world.owner():
         assert anyio.current_time() - begin < 0.3
         assert len((await read_chain(world.chunks, 0)).elements) == 40
+
+
+async def test_on_a_full_storage_deletions_that_take_too_long_make_room_for_an_element_all_the_same() -> None:
+    """J8, J9: the room of those that were deleted in time is enough."""
+    world = ContainerWorld(UNMERGED)
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        await flush_more(owner, 20)
+        full = len(world.memory.chunks)
+
+        def script(call: Call) -> Fault | None:
+            if call.verb == "delete":
+                return Fault(FaultKind.DELAY, seconds=0.4)
+            is_refused = call.verb == "create_with_content" and len(world.memory.chunks) >= full
+            return Fault(FaultKind.FULL) if is_refused and "/journal/" in call.name else None
+
+        world.chunks.script = script
+        await flush_more(owner)
+        assert owner.container.statistics().journal.unconfirmed_creations == 0
