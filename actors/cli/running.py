@@ -68,6 +68,8 @@ SERVICE_HINTS: Hints = MappingProxyType({NotOwner: ""})
 _REQUEST_SECONDS = 10.0
 _HEAD_START_SECONDS = 1.0
 """Seconds to connect to one of several addresses, before the next one is asked."""
+_STANDBY_SECONDS = 2.0
+"""For the answer of a supervisor that may stand by. One on a machine that stands still is left out."""
 _NOTICE_SECONDS = 1.0
 
 
@@ -384,7 +386,7 @@ async def find_standbys(url: str) -> list[dict[str, Any]]:
     async def ask(address: str) -> None:
         with suppress(TierlogError, _NoAnswer):
             found[address] = await _ask(
-                address, "GET", paths.HEALTH, None, StandbyHealth, _REQUEST_SECONDS, _HEAD_START_SECONDS
+                address, "GET", paths.HEALTH, None, StandbyHealth, _STANDBY_SECONDS, _HEAD_START_SECONDS
             )
 
     async with anyio.create_task_group() as tasks:

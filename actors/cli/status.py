@@ -158,9 +158,8 @@ def _imbalance(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
     found = status["imbalance"]
-    moving = (
-        f"\n{output.count(found['containers'], 'container')} still to move to other hosts: {found['reason']}"
-    )
+    count = output.count(found["containers"], "container")
+    moving = f"\n{count} still to move to other hosts: {printable(found['reason'])}"
     return [Text(moving, style="yellow")] if found["containers"] else []
 
 

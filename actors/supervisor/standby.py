@@ -1,7 +1,8 @@
 """What a supervisor answers while it waits for the lease: who it is, and for whom it waits (rule V1).
 
-It answers at the address at which it serves once it is active. Everything but ``/health`` and ``/metrics`` is
-refused with ``StandsBy``, so clients and commands go on to their next address (rule H21).
+It answers at the address at which it serves once it is active. Everything but ``/health``, ``/metrics`` and
+their description is refused with ``StandsBy``, so clients and commands go on to their next address (rule
+H21).
 
 Cancellation: requests that have arrived are answered, and connections that nobody has accepted wait for
 whoever serves the address next.
@@ -64,14 +65,20 @@ class Standby(ServerContext):
         waited = round(anyio.current_time() - self._since, 3)
         return StandbyHealth("standing-by", os.getpid(), socket.gethostname(), self._holder, waited)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def check_serving(self) -> None:
+        """Nor are there sessions: the takeover would wait for the end of those whose clients are gone."""
+        raise self._refusal()
+
+    def _refusal(self) -> StandsBy:
         found = self.health()
-        error = StandsBy(
+        return StandsBy(
             f"process {found.pid} of {found.machine} stands by: {found.holder} has the lease of the store's "
             f"supervisor",
             holder=found.holder,
         )
-        await refuse(self, scope, receive, send, error)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await refuse(self, scope, receive, send, self._refusal())
 
 
 @endpoint("GET", paths.HEALTH, "health")

@@ -15,8 +15,11 @@ import pytest
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import service
 from tierlog import connect
+from tierlog.actors.cli import running
 from tierlog.actors.cli.running import ask_service, find_standbys
 from tierlog.actors.gateway.server.listener import bind, serve_http
+from tierlog.actors.gateway.wire.paths import SESSION
+from tierlog.actors.gateway.wire.session import PROTOCOL
 from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.supervisor.admin import LIMITS, make_admin_app
 from tierlog.actors.supervisor.standby import Standby
@@ -57,8 +60,14 @@ async def test_v1_a_standby_says_who_it_is_and_for_whom_it_waits(listener: socke
             "holder": HOLDER,
         }
         assert "\ntierlog_standby_waiting_seconds " in (await client.get("/metrics")).text
-        for method, path in (("GET", "/ready"), ("GET", "/v1/containers"), ("POST", "/v1/segments/a/append")):
-            refused = await client.request(method, path)
+        session = {"Connection": "Upgrade", "Upgrade": PROTOCOL}
+        for method, path, headers in (
+            ("GET", "/ready", {}),
+            ("GET", "/v1/containers", {}),
+            ("POST", "/v1/segments/a/append", {}),
+            ("GET", SESSION, session),
+        ):
+            refused = await client.request(method, path, headers=headers)
             # The code of a plain ``Unavailable``, which clients of earlier versions know.
             assert (refused.status_code, refused.json()["code"]) == (503, "unavailable"), path
             assert refused.json()["holder"] == HOLDER
@@ -79,6 +88,17 @@ async def test_h21_commands_and_clients_go_on_to_the_active_supervisor(
         async with connect(f"{standby},http://127.0.0.1:{host.port}") as client:
             await client.create_segment("a")
             assert await client.list_segments() == ["a"]
+
+
+async def test_a_machine_that_stands_still_does_not_hold_up_the_search_for_standbys(
+    listener: socket.socket,
+) -> None:
+    """The system accepts connections for it, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as still:
+        async with standing_by(listener) as standby:
+            begun = anyio.current_time()
+            assert [each["url"] for each in await find_standbys(f"{url_of(still)},{standby}")] == [standby]
+            assert anyio.current_time() - begun < running._REQUEST_SECONDS
 
 
 async def test_v1_without_an_active_supervisor_a_command_names_the_standby_and_whom_it_waits_for(
