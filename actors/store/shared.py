@@ -31,7 +31,16 @@ from ...storage_backends.base.errors import (
     StoreMismatch,
     Unavailable,
 )
-from ...storage_backends.base.files import Close, Files, Open, Program, Read, make_folder, remake_name
+from ...storage_backends.base.files import (
+    Close,
+    Files,
+    Open,
+    Program,
+    Read,
+    make_folder,
+    remake_name,
+    with_folder,
+)
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.chunks.s3_location import S3Location
@@ -184,7 +193,8 @@ class SharedOpener:
         stands by, and so waits if nobody answers, and makes no store where this machine knows that there was
         one (rule V1)."""
 
-        memory = f"{service_folder(self.config, self.location).path}/{_KNOWN}"
+        folder = service_folder(self.config, self.location).path
+        memory = f"{folder}/{_KNOWN}"
 
         async def begin() -> StoreIdentity:
             begin_new = partial(self._begin_new, memory) if waits else self.place.begin
@@ -195,8 +205,9 @@ class SharedOpener:
 
         async with self._connected(waits=waits):
             identity = await (self._awaited(begin) if waits else begin())
-            await self._make_local_folder()
-            await run_program(self.files, _remember(memory, identity, self.world.new_id()), memory)
+            remember = partial(_remember, memory, identity, self.world.new_id())
+            # Another start at this place, which failed, may remove the folder while it is empty.
+            await run_program(self.files, with_folder(folder, remember), memory)
             yield self.place.coordination, identity
 
     @asynccontextmanager

@@ -131,8 +131,12 @@ async def _where_all_reach_it(
 def _make_guarded(folder: str) -> Program[None]:
     """Make the folder of the lock files. Raises ``InvalidArgument`` if another user could put owners there,
     which this service would end."""
-    yield MakeFolder(folder)
-    if not (yield IsGuarded(folder)):
+    while True:
+        yield MakeFolder(folder)
+        with suppress(FileNotFoundError):  # another start, which failed, removed it meanwhile
+            is_guarded = yield IsGuarded(folder)
+            break
+    if not is_guarded:
         parent = os.path.dirname(folder)
         raise InvalidArgument(
             f"other users can change {folder}, where the processes of the service find each other: take that "

@@ -28,10 +28,12 @@ from tierlog import (
     open_store,
 )
 from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3LogConfig, StoreConfig
+from tierlog.actors.store import shared
 from tierlog.actors.store.folder_opening import system_world
-from tierlog.actors.store.shared import service_folder
+from tierlog.actors.store.shared import SharedOpener, service_folder
 from tierlog.actors.supervisor.served_store import StoreAsked, open_served
 from tierlog.journal.log.contract import LogStatistics
+from tierlog.storage_backends.base.files import Program, RemoveFolder
 from tierlog.storage_backends.chunks import s3_requests
 from tierlog.storage_backends.chunks.s3_location import S3Location
 from tierlog.storage_backends.files.local import LocalFiles
@@ -169,6 +171,31 @@ async def test_a_misspelt_place_leaves_no_folder_among_the_local_copies(
     async with served(BUCKET):
         pass
     assert [path.name for path in here.disk.glob("*-service/*")] == ["store"]
+
+
+async def test_another_start_that_fails_may_remove_the_empty_folder_of_one_that_succeeds(
+    here: BucketMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember, removed = shared._remember, list[str]()
+
+    def remember_later(memory: str, *known: Any) -> Program[None]:
+        if not removed:
+            removed.append(memory)
+            yield RemoveFolder(memory.rpartition("/")[0])
+        yield from remember(memory, *known)
+
+    monkeypatch.setattr(shared, "_remember", remember_later)
+    opener = SharedOpener(
+        S3Location(BUCKET, "stores/first/"),
+        here.settings(),
+        adopt=False,
+        span=None,
+        world=system_world(),
+        files=LocalFiles(),
+    )
+    async with opener.served(1):
+        pass
+    assert [str(path) for path in here.disk.glob("*-service/*")] == removed
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
