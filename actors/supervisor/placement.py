@@ -153,7 +153,7 @@ class Placement:
             without = ", ".join(f"{count} {phase}" for count, phase in counts if count)
             return f"{at_once} at a time may be without an owner for it; now without one: {without}"
         failed = sorted(host for host, load in loads.items() if load < targets[host])
-        return f"openings failed on {', '.join(failed)}, not longer than {AVOIDED_SECONDS:g} s ago"
+        return f"containers failed or ended on {', '.join(failed)}, not longer than {AVOIDED_SECONDS:g} s ago"
 
     @property
     def _moved_at_once(self) -> int:

@@ -130,7 +130,7 @@ def no_supervisor(
     away = f" ({listed(others)})" if others else ""
     count = len(hosts) + len(others)
     where = "this address" if count == 1 else f"any of {count} addresses"
-    served = f", of which {len(hosts)} are hosts: these go on serving" if hosts else ""
+    served = f"; hosts, which go on serving: {', '.join(hosts)}" if hosts else ""
     # Of the usual lease of 20 s.
     follows = "follows when the lease of the one before has ended, after about 25 s: try again then"
     advice = (

@@ -213,7 +213,7 @@ def test_v8_a_host_on_which_openings_fail_gets_no_others_for_balance() -> None:
     world.run(2)
     assert "host-0" not in world.owners.values()
     opens = world.count(OpenContainer)
-    reason = "openings failed on host-0, not longer than 300 s ago"
+    reason = "containers failed or ended on host-0, not longer than 300 s ago"
     assert world.fleet.imbalance(world.now) == (10, reason)
     world.run(200)
     assert world.count(OpenContainer) == opens

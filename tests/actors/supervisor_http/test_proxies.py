@@ -55,8 +55,8 @@ async def test_a_command_finds_the_supervisor_behind_dead_addresses_and_hosts(tm
             assert "hosts" in done
         with pytest.raises(
             Unavailable,
-            match=rf"no supervisor is active at any of 2 addresses \({dead} \(Connection refused\)\), of "
-            r"which 1 are hosts: these go on serving.*follows when the lease of the one before has ended",
+            match=rf"no supervisor is active at any of 2 addresses \({dead} \(Connection refused\)\); hosts, "
+            rf"which go on serving: {url}\. .*follows when the lease of the one before has ended",
         ):
             await ask_service(f"{dead},{url}", "GET", "/v1/status")
         with pytest.raises(Unsupported, match=f"{url} is a host, and only the supervisor knows"):
