@@ -171,13 +171,14 @@ class MachineService(Service):
 
         def is_complete(status: dict[str, Any]) -> bool:
             wanted = [unit for unit in [*self.units, *self.engine.bookies] if unit.is_wanted]
-            hosts = sorted(unit.name for unit in wanted if unit.kind == "host")
+            # One that was just killed is known for a while.
+            hosts = sorted((unit.name, unit.pid) for unit in wanted if unit.kind == "host")
             return (
                 all(unit.is_alive for unit in wanted)
                 and self._is_ours(status)
                 and all(unit.is_ready for unit in self.engine.bookies)
                 and all(unit.pid == status["pid"] or _stands_by(unit) for unit in self.supervisors)
-                and sorted(host["id"] for host in status["hosts"]) == hosts
+                and sorted((host["id"], host["pid"]) for host in status["hosts"]) == hosts
                 and (is_balanced(status) or (status["ready"] and time.monotonic() < self._uneven_until))
             )
 
