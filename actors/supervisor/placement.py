@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+
+import attrs
 
 from .assignment import Assignment, AssignmentEvent, AssignmentPhase, Assignments
 from .balance import Room, shares
@@ -27,7 +28,8 @@ MOVED_AT_ONCE = 50
 over in at most fifty rounds."""
 
 
-class Imbalance(NamedTuple):
+@attrs.frozen
+class Imbalance:
     containers: int = 0
     """Those that are still to move, for balance, because their host drains, or to where an operator wants
     them."""

@@ -259,7 +259,7 @@ class View:
             "failovers": self.fleet.failovers,
             "failover_seconds": self.failover_times.recent,
             "requests": self._requests(),
-            "imbalance": self.fleet.imbalance(self.now)._asdict(),
+            "imbalance": attrs.asdict(self.fleet.imbalance(self.now)),
             "hosts": [self._host(host) for host in self.fleet.hosts.values()],
             "containers": [self._container(assignment) for assignment in self.fleet.assignments],
         }

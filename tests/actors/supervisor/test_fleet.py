@@ -29,6 +29,7 @@ from tierlog.actors.supervisor.commands import (
 )
 from tierlog.actors.supervisor.fleet import Fleet
 from tierlog.actors.supervisor.hosts import HOST_PHASES, HostEvent, HostPhase
+from tierlog.actors.supervisor.placement import Imbalance
 from tierlog.actors.supervisor.statistics import container_map
 
 
@@ -214,7 +215,7 @@ def test_v8_a_host_on_which_openings_fail_gets_no_others_for_balance() -> None:
     assert "host-0" not in world.owners.values()
     opens = world.count(OpenContainer)
     reason = "containers failed or ended on host-0, not longer than 300 s ago"
-    assert world.fleet.imbalance(world.now) == (10, reason)
+    assert world.fleet.imbalance(world.now) == Imbalance(10, reason)
     world.run(200)
     assert world.count(OpenContainer) == opens
     world.run(200)

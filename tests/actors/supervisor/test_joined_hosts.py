@@ -24,7 +24,7 @@ from tierlog.actors.supervisor.commands import (
 )
 from tierlog.actors.supervisor.fleet import Fleet
 from tierlog.actors.supervisor.hosts import HostPhase, default_id, joined_id_refusal
-from tierlog.actors.supervisor.placement import AVOIDED_SECONDS
+from tierlog.actors.supervisor.placement import AVOIDED_SECONDS, Imbalance
 from tierlog.actors.supervisor.supervisor import log_command
 
 
@@ -52,11 +52,11 @@ def test_v9_a_host_that_joins_takes_its_share_one_container_after_the_other() ->
 
 def test_v9_the_status_says_why_containers_still_are_where_they_are_too_many() -> None:
     world = machine(containers=6, hosts=1)
-    assert world.fleet.imbalance(world.now) == (0, "")
+    assert world.fleet.imbalance(world.now) == Imbalance()
     world.frozen.add("host-0")
     world.join("a")
-    found = world.fleet.imbalance(world.now)
-    assert found == (3, "1 at a time may be without an owner for it; now without one: 1 closing")
+    reason = "1 at a time may be without an owner for it; now without one: 1 closing"
+    assert world.fleet.imbalance(world.now) == Imbalance(3, reason)
     world.fleet.doubt()
     assert "lease" in world.fleet.imbalance(world.now).reason
     world.fleet.drain("host-0", world.now)
@@ -72,7 +72,7 @@ def test_v9_after_a_cold_start_the_status_says_that_the_first_hosts_containers_s
     world.run(OPTIONS.adoption)
     world.join("b")
     reason = "1 at a time may be without an owner for it; now without one: 48 opening"
-    assert world.fleet.imbalance(world.now) == (24, reason)
+    assert world.fleet.imbalance(world.now) == Imbalance(24, reason)
 
 
 def test_v6_a_killed_joined_hosts_containers_are_served_elsewhere_in_the_same_instant() -> None:
