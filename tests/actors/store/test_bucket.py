@@ -31,7 +31,7 @@ from tierlog.actors.settings.configuration import ChunkCacheConfig, S3Config, S3
 from tierlog.actors.store import shared
 from tierlog.actors.store.folder_opening import system_world
 from tierlog.actors.store.shared import SharedOpener, service_folder
-from tierlog.actors.supervisor.served_store import StoreAsked, open_served
+from tierlog.actors.supervisor.served_store import ServedStore, StoreAsked, open_served
 from tierlog.journal.log.contract import LogStatistics
 from tierlog.storage_backends.base.files import Program, RemoveFolder
 from tierlog.storage_backends.chunks import s3_requests
@@ -121,20 +121,27 @@ async def test_a_store_is_not_made_around_another_one(here: BucketMachine, serve
     assert not here.disk.with_name("data").exists()
 
 
+def served_by(
+    machine: BucketMachine, bucket: str = BUCKET, *, stands_by: bool
+) -> AbstractAsyncContextManager[ServedStore]:
+    """As a supervisor on this machine opens the store."""
+    asked = StoreAsked(
+        place=S3Location(bucket, "stores/first/"),
+        config=machine.settings(),
+        containers=1,
+        take_over=False,
+        stands_by=stands_by,
+    )
+    return open_served(asked, LocalFiles(), system_world())
+
+
 async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
     here: BucketMachine, elsewhere: BucketMachine, server: S3Server
 ) -> None:
     """It is started again by its system, perhaps, after the bucket was emptied by mistake."""
 
     async def identity_of(machine: BucketMachine, *, stands_by: bool) -> bytes:
-        asked = StoreAsked(
-            place=S3Location(BUCKET, "stores/first/"),
-            config=machine.settings(),
-            containers=1,
-            take_over=False,
-            stands_by=stands_by,
-        )
-        async with open_served(asked, LocalFiles(), system_world()) as served:
+        async with served_by(machine, stands_by=stands_by) as served:
             return served.identity.store_id
 
     made = await identity_of(here, stands_by=True)
@@ -154,21 +161,11 @@ async def test_v1_a_supervisor_that_joins_makes_no_store_where_there_was_one(
 async def test_a_misspelt_place_leaves_no_folder_among_the_local_copies(
     here: BucketMachine, stands_by: bool
 ) -> None:
-    def served(bucket: str) -> AbstractAsyncContextManager[object]:
-        asked = StoreAsked(
-            place=S3Location(bucket, "stores/first/"),
-            config=here.settings(),
-            containers=1,
-            take_over=False,
-            stands_by=stands_by,
-        )
-        return open_served(asked, LocalFiles(), system_world())
-
     with pytest.raises(ConfigError, match="misspelt"):
-        async with served("misspelt"):
+        async with served_by(here, "misspelt", stands_by=stands_by):
             raise AssertionError("there is none")
     assert list(here.disk.glob("*")) == []
-    async with served(BUCKET):
+    async with served_by(here, stands_by=stands_by):
         pass
     assert [path.name for path in here.disk.glob("*-service/*")] == ["store"]
 
