@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -105,6 +107,14 @@ def test_b11_calls_that_are_repeated_start_a_failing_sidecar_ever_more_seldom() 
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@contextmanager
+def connection_of_its_own() -> Iterator[SidecarConnection]:
+    """To nobody."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield SidecarConnection(ours, patience=30.0, room=1 << 20)
+
+
 class Slow(SidecarService):
     """Each start takes two seconds."""
 
@@ -115,9 +125,8 @@ class Slow(SidecarService):
     ) -> None:
         self.starts += 1
         await anyio.sleep(2.0)
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            task_status.started(SidecarConnection(ours, patience=30.0, room=1 << 20))
+        with connection_of_its_own() as connection:
+            task_status.started(connection)
             await anyio.sleep_forever()
 
 
@@ -153,9 +162,7 @@ class Ending(SidecarService):
     ) -> None:
         self.starts.append(anyio.current_time())
         seconds = self._seconds[len(self.starts) - 1]
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            connection = SidecarConnection(ours, patience=30.0, room=1 << 20)
+        with connection_of_its_own() as connection:
             task_status.started(connection)
             await anyio.sleep(seconds)
             connection.end("it was killed")
@@ -188,9 +195,7 @@ class Lingering(SidecarService):
         self.starts += 1
         if self.starts == 2:
             raise Unavailable("these names do not resolve")
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            connection = SidecarConnection(ours, patience=30.0, room=1 << 20)
+        with connection_of_its_own() as connection:
             task_status.started(connection)
             await anyio.sleep(60.0)
             connection.end("it closed its socket")
