@@ -50,7 +50,7 @@ from ..kernel.slices import SLICE, in_slices
 from ..telemetry.tracing import SpanHook
 from .loader import Loader, Resumed
 from .operations import DECIDE
-from .operations.append import AppendRequest, decide_append
+from .operations.append import AppendRequest, append_plain, decide_append
 from .operations.handlers import Decision
 from .parked import Parked
 from .pending_group import Group, Unconfirmed
@@ -228,7 +228,14 @@ class Pipeline:
         add, apply = group.add, state.apply
         answered, answers = group.replies.append, group.values.append
         blocked = self._parked.queues
-        for request in batch:
+        requests = iter(batch)
+        for begin in requests:
+            request: Request | None = begin
+            if type(begin) is AppendRequest and not blocked and self._hooks.span is None:
+                request = append_plain(state, begin, requests, group)
+            if request is None:
+                break
+
             decide = decisions(type(request))
             if decide is None:
                 self._step_internal(request, group)

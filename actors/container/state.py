@@ -162,8 +162,13 @@ class ContainerState:
     def change(self, sid: int) -> SegmentState:
         """The segment, about to be changed. ``KeyError`` if there is none."""
         segment = self.segments.by_id[sid]
+        self.before_change(segment)
+        return segment
+
+    def before_change(self, segment: SegmentState) -> None:
+        """The segment, which is in memory, is about to be changed."""
         if self.snapshot is not None:
-            self.snapshot.segments.before_change(sid)
+            self.snapshot.segments.before_change(segment.sid)
         if self.cut is not None:
             self.cut.before_change(segment)
         if self.histories:
@@ -171,7 +176,6 @@ class ContainerState:
         segment.touched = self.sequence
         if not segment.is_listed:
             self.segments.list_dirty(segment)
-        return segment
 
     def change_record(self, sid: int) -> SegmentState:
         """The segment, whose record in long-term storage is about to change. ``KeyError`` if there is

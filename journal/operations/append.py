@@ -14,11 +14,15 @@ from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.codec import DecodeError
 from . import operation
 
-_TYPE = 1
+TYPE = 1
 _FIELDS = struct.Struct(">QQB")
 _EVENTS = struct.Struct(">qI")
-_FIELDS_SIZE, _EVENTS_SIZE = _FIELDS.size, _EVENTS.size
-_HEAD_WITHOUT_WRITER = struct.Struct(">BIQQB")
+FIELDS_BYTES, _EVENTS_SIZE = _FIELDS.size, _EVENTS.size
+_PLAIN_HEAD = struct.Struct(">BIQQB")
+PLAIN_HEAD_BYTES = _PLAIN_HEAD.size
+pack_plain_head = _PLAIN_HEAD.pack
+"""``pack_plain_head(TYPE, FIELDS_BYTES + size, sid, offset, 0)``: ``encode_head`` without a writer, for the
+hottest path, where one more call of Python counts."""
 new_tuple = tuple.__new__
 """``new_tuple(Append, fields)`` on the hot paths: the constructor of a named tuple is a Python function."""
 
@@ -48,16 +52,16 @@ def encode_head(op: Append, data_size: int) -> bytes:
     """Type, length and the body up to the data; the caller writes the data right behind it."""
     sid, offset, _, writer, _, _ = op
     if not writer:  # the hot path: one pack instead of two and a join
-        return _HEAD_WITHOUT_WRITER.pack(_TYPE, _FIELDS_SIZE + data_size, sid, offset, 0)
+        return pack_plain_head(TYPE, FIELDS_BYTES + data_size, sid, offset, 0)
 
     fields = _encode_fields(op)
-    return operation.HEAD.pack(_TYPE, len(fields) + data_size) + fields
+    return operation.HEAD.pack(TYPE, len(fields) + data_size) + fields
 
 
 def _decode(view: memoryview, start: int, end: int) -> Append:
     try:
         sid, offset, writer_length = _FIELDS.unpack_from(view, start)
-        start += _FIELDS_SIZE
+        start += FIELDS_BYTES
         if not writer_length:
             if start > end:
                 raise DecodeError(f"append ends inside its head at {end}")
@@ -77,4 +81,4 @@ def _decode(view: memoryview, start: int, end: int) -> Append:
     return new_tuple(Append, (sid, offset, view[start:end], writer, first, count))
 
 
-operation.register(_TYPE, Append, _decode)
+operation.register(TYPE, Append, _decode)

@@ -19,6 +19,7 @@ from tierlog.actors.container.requests import Request
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.kernel.mailbox import Lane, Mailbox
 from tierlog.actors.kernel.reply import Reply
+from tierlog.actors.telemetry.tracing import SpanHook
 from tierlog.journal.group_payload import decode_group
 from tierlog.journal.log.memory import MemoryLog, MemoryLogService, _LogState
 from tierlog.journal.operations.operation import Operation
@@ -62,6 +63,7 @@ class PipelineWorld:
     parts: Parts = attrs.field(factory=Parts)
     service: MemoryLogService = attrs.field(factory=MemoryLogService)
     mailbox: Mailbox[Request] = attrs.field(factory=Mailbox)
+    span: SpanHook | None = None
     published: int = 0
     """Calls of ``on_published``."""
     log: GatedLog = attrs.field(init=False)
@@ -91,7 +93,7 @@ class PipelineWorld:
                 ParkedRequests(ParkedOptions()),
             ),
             self.options,
-            PipelineHooks(self._on_published),
+            PipelineHooks(self._on_published, span=self.span),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ....journal.operations.append import Append, new_tuple
+from ....journal.operations.append import (
+    FIELDS_BYTES,
+    PLAIN_HEAD_BYTES,
+    TYPE,
+    Append,
+    new_tuple,
+    pack_plain_head,
+)
 from ....journal.operations.segment_image import WriterState
 from ....journal.operations.transaction_image import TransactionStatus
 from ....storage_backends.base.checksum import Buffer
@@ -23,12 +30,13 @@ from ....storage_backends.base.errors import (
 from ....storage_backends.base.transactions import is_staged, split_staged
 from ..lost_histories import check_position, is_recovered, recovered_length
 from ..requests import Request
-from ..segments import SegmentState
+from ..segments import NotLoaded, SegmentState
 from ..transaction_table import ended, unknown
 from .handlers import Decision, OperationHandler, RequestHandler
 from .writers import and_spill
 
 if TYPE_CHECKING:
+    from ..pending_group import Group
     from ..publish import Publisher
     from ..state import ContainerState
 
@@ -135,6 +143,51 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     if request.writer and len(segment.writers) >= state.image_entries:
         return and_spill(state, segment, request.writer, op), offset
     return op, offset
+
+
+def append_plain(
+    state: ContainerState, request: Request, following: Iterator[Request], group: Group
+) -> Request | None:
+    """Decide and apply ``request`` and those of ``following``, and add them to the group, up to the first one
+    that is not an append without a writer and an expected offset, or that may be refused. Returns that one,
+    for which nothing was done; None if there is none.
+
+    The hot path: has the effects of ``decide_append``, ``_apply`` and ``PayloadBuilder.add``, in their order.
+    What they ask for each append is asked once for those to one segment that follow each other."""
+    operations, parts, size = group.operations, group.parts, group.size
+    replies, values = group.replies, group.values
+    begin = sequence = state.sequence
+    left: Request | None = request
+    segment: SegmentState | None = None
+    name, sid, offset = "", 0, 0
+    while type(left) is AppendRequest and not left.writer and left.expected_offset is None:
+        if segment is None or left.name != name:
+            name = left.name
+            try:
+                segment = state.segments.find(name)
+            except NotLoaded:
+                break
+            if segment is None or segment.is_table or segment.sealed:
+                break
+            sid, offset = segment.sid, segment.length
+            state.sequence = sequence + 1
+            state.before_change(segment)
+
+        sequence += 1
+        length = left.size
+        operations.append(new_tuple(Append, (sid, offset, left.data, b"", 0, 0)))
+        parts += pack_plain_head(TYPE, FIELDS_BYTES + length, sid, offset, 0), left.data
+        size += PLAIN_HEAD_BYTES + length
+        replies.append(left.reply)
+        values.append(offset)
+        offset += length
+        segment.length, segment.touched = offset, sequence
+        left = next(following, None)
+
+    state.sequence, group.size = sequence, size
+    if sequence > begin:
+        state.client_sequence = sequence
+    return left
 
 
 def find_repeat(state: ContainerState, segment: SegmentState, request: WriterEvents) -> WriterState | None:
@@ -281,7 +334,8 @@ def _is_repeat(
 def _apply(state: ContainerState, op: Append) -> None:
     # In one step: by name each of them takes as long as a lookup.
     sid, offset, data, writer, first_event, event_count = op
-    segment = state.change(sid)
+    segment = state.segments.by_id[sid]
+    state.before_change(segment)
     # C5: a decision cannot lead here. In replay it means that the log is damaged.
     if segment.length != offset:
         raise ValueError(f"append at {offset} to {segment!r}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from random import Random
 from typing import Any
 
 import anyio
@@ -12,6 +15,7 @@ from support.container_parts import NAME, ROLLING, append, by_writer
 from support.pipeline import PipelineWorld
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.queries import InfoRequest, WaitDurableRequest
+from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.operations.writers import LastEventRequest
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.container.requests import LogRequest, Request, SnapshotRequest
@@ -41,6 +45,12 @@ async def outcome(reply: Answer) -> Any:
         return await reply.wait()
     except TierlogError as error:
         return type(error)
+
+
+def _no_span(
+    name: str, attributes: Mapping[str, object], links: Sequence[object] = ()
+) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 async def created(world: PipelineWorld) -> None:
@@ -202,6 +212,65 @@ async def test_requests_that_arrive_together_share_a_group() -> None:
         assert len(world.groups()) == 2
         assert world.groups()[1][0] == 2, "sequences are dense over groups"
         assert world.pipeline.statistics().operations == 51
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_appends_of_a_batch_have_the_effects_that_they_have_one_by_one(seed: int) -> None:
+    """Appends without a writer and an expected offset are decided together, as far as they follow each other;
+    with a span hook each append is decided alone."""
+    random, names = Random(seed), [f"app/{letter}" for letter in "abc"]
+
+    def requests() -> Iterator[Request]:
+        known: list[str] = []
+        for _ in range(80):
+            name, data = random.choice([*names, "app/missing"]), bytes(random.randrange(4))
+            kind = random.choices(
+                ("plain", "again", "writer", "offset", "seal", "create", "info"), (30, 30, 6, 6, 1, 6, 4)
+            )[0]
+            if kind == "again" and known:
+                yield append(known[-1], data)
+                continue
+            known.append(name)
+            if kind == "writer":
+                yield by_writer(data, random.randrange(3), name=name)
+            elif kind == "offset":
+                yield append(name, data, expected_offset=random.randrange(6))
+            elif kind == "seal":
+                yield SealRequest(name)
+            elif kind == "create":
+                yield CreateRequest(name, ROLLING)
+            elif kind == "info":
+                yield InfoRequest(name)
+            else:
+                yield append(name, data)
+
+    def state_of(world: PipelineWorld) -> object:
+        state = world.parts.state
+        segments = [
+            (each.sid, each.length, each.sealed, each.touched) for each in state.segments.by_id.values()
+        ]
+        return (
+            state.sequence,
+            state.client_sequence,
+            segments,
+            [op for _, ops in world.groups() for op in ops],
+        )
+
+    async with PipelineWorld().running() as together, PipelineWorld(span=_no_span).running() as alone:
+        for world in (together, alone):
+            for name in names[:2]:
+                await world.ask(CreateRequest(name, ROLLING))
+        together.log.hold()
+        replies = [together.post(request) for request in requests()]
+        await anyio.wait_all_tasks_blocked()
+        together.log.gate.set()
+        found = [await outcome(reply) for reply in replies]
+        random.seed(seed)
+        expected = [await outcome(alone.post(request)) for request in requests()]
+
+        assert found == expected
+        assert state_of(together) == state_of(alone)
+        assert len(together.groups()) == 3, "one group has them all"
 
 
 async def test_the_next_group_is_built_while_one_is_written() -> None:
