@@ -10,11 +10,12 @@ from functools import lru_cache
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument
-from ...kernel.filled_bytes import FilledBytes
+from ..wire.filled_bytes import FilledBytes
 from ..wire.headers import parse_number
 from ..wire.session import (
     BODY_WINDOW,
     CALL_MAX,
+    LARGE_BYTES,
     PIECE_BYTES,
     Frame,
     FrameDecoder,
@@ -32,8 +33,6 @@ from .requests import Request, Response
 
 CALL_WINDOW = 4 << 20
 """Bytes of an answer that may be on their way; they are taken as they come."""
-LARGE_BYTES = 64 << 10
-"""A piece of a body that is sent by itself; an answer that is received where it stays."""
 PLACED_MAX = 256 << 20
 """An answer that is larger comes in pieces: its size is the server's word, for which memory is taken."""
 _HEAD_ROOM = 4096

@@ -144,14 +144,14 @@ class HttpCall(Generic[S]):
             if (body := large(size, arrival.take)) is not None:
                 return await self._large_body(body, arrival)
 
-        pieces: list[bytes] = []
+        pieces: list[Buffer] = []
 
-        def keep(piece: bytes) -> tuple[int, ...]:
+        def keep(piece: Buffer) -> tuple[int, ...]:
             pieces.append(piece)
             return ()
 
         await self._take_pieces(maximum, keep)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     async def _large_body(self, body: LargeBody, arrival: Arrival) -> bytes:
         with body, arrival:
@@ -170,7 +170,7 @@ class HttpCall(Generic[S]):
         return body.take()
 
     async def in_steps(
-        self, content_type: str, maximum: int, steps: Callable[[bytes], Iterable[int]]
+        self, content_type: str, maximum: int, steps: Callable[[Buffer], Iterable[int]]
     ) -> None:
         """Take each step of ``steps(piece)``, for each piece of the body as it arrives, in a step of the
         event loop. It gives the bytes that what was made takes besides, which count as the body's do (rule
@@ -178,7 +178,7 @@ class HttpCall(Generic[S]):
         self._check_head(content_type, maximum)
         await self._take_pieces(maximum, steps)
 
-    async def _take_pieces(self, maximum: int, steps: Callable[[bytes], Iterable[int]]) -> None:
+    async def _take_pieces(self, maximum: int, steps: Callable[[Buffer], Iterable[int]]) -> None:
         size, more = 0, True
         arrival = self._arrival = Arrival(self.server)
         whole = self.scope.get("tierlog.whole_body")
@@ -208,10 +208,10 @@ class HttpCall(Generic[S]):
     async def _take_piece(
         self,
         arrival: Arrival,
-        piece: bytes,
+        piece: Buffer,
         size: int,
         maximum: int,
-        steps: Callable[[bytes], Iterable[int]],
+        steps: Callable[[Buffer], Iterable[int]],
     ) -> None:
         """``size``: of all pieces so far."""
         if not piece:
@@ -237,11 +237,13 @@ class HttpCall(Generic[S]):
         """All of a body that is passed on, counted as by ``next_piece``; None if there is something to wait
         for."""
         whole = self.scope.get("tierlog.whole_body")
-        body: bytes | None = None if whole is None else whole()
-        if body is not None:
-            self.counts.request_bytes += len(body)
-            arrival.take_more(len(body))
-        return body
+        body: Buffer | None = None if whole is None else whole()
+        if body is None:
+            return None
+
+        self.counts.request_bytes += len(body)
+        arrival.take_more(len(body))
+        return bytes(body)
 
     async def next_piece(self, arrival: Arrival) -> tuple[bytes, bool]:
         """The next piece of a body that is passed on, and whether it is the last one. Its bytes count as in

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from ....storage_backends.base.errors import Throttled
-from ...kernel.filled_bytes import FilledBytes
+from ..wire.filled_bytes import FilledBytes
 
 if TYPE_CHECKING:
     from .connection import HttpConnection

@@ -81,7 +81,11 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._bytes_dropped = 0
         self._is_paused = False
         """Whether nothing is read until the client has read, or what arrived is taken."""
+        self._frame_begun: float | None = None
+        """When the frame began that is not complete."""
         self._frame_timer: asyncio.TimerHandle | None = None
+        """Runs on when the frame is complete: to make and cancel one for each would take as long as the
+        frame."""
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
 
@@ -130,7 +134,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._limit_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer  # shared by all connections: frames are copied out of it
+        # Shared by all connections, but for the rest of a large frame: frames are copied out of it.
+        return self._decoder.rest or self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_dropping:
@@ -139,18 +144,21 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
                 self.close()
             return
 
+        decoder = self._decoder
         try:
-            self._arrived.extend(self._decoder.feed(self._buffer[:nbytes]))
+            self._arrived.extend(
+                decoder.placed(nbytes) if decoder.rest else decoder.feed(self._buffer[:nbytes])
+            )
         except TierlogError as error:
             self._refuse(error)
             return
 
         if self._arrived:
-            self._stop_frame_timer()
+            self._frame_begun = None
             self._connections.release(self)
-        if self._decoder.held:
-            self._connections.hold(self, self._decoder.held)
-        self._time_frame()
+        if decoder.is_inside:
+            self._connections.hold(self, decoder.held)
+            self._time_frame()
         self._take_arrived()
 
     def _take_arrived(self) -> None:
@@ -169,13 +177,21 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._limit_reading()
 
     def _time_frame(self) -> None:
-        if self._frame_timer is None and self._decoder.is_inside:
-            self._frame_timer = self._loop.call_later(FRAME_SECONDS, self._frame_is_late)
+        if self._frame_begun is None and self._decoder.is_inside:
+            self._frame_begun = self._loop.time()
+            if self._frame_timer is None:
+                self._frame_timer = self._loop.call_later(FRAME_SECONDS, self._check_frame)
 
-    def _stop_frame_timer(self) -> None:
-        if self._frame_timer is not None:
-            self._frame_timer.cancel()
-            self._frame_timer = None
+    def _check_frame(self) -> None:
+        self._frame_timer = None
+        if self._frame_begun is None:
+            return
+
+        left = self._frame_begun + FRAME_SECONDS - self._loop.time()
+        if left > 0:
+            self._frame_timer = self._loop.call_later(left, self._check_frame)
+        else:
+            self._refuse(InvalidArgument("a frame was not complete in time"))
 
     def _limit_reading(self) -> None:
         """H10: the bodies of calls whose answers are not read must not fill the memory meanwhile."""
@@ -186,7 +202,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._is_paused = is_paused
         if is_paused:
             self.transport.pause_reading()
-            self._stop_frame_timer()
+            self._frame_begun = None
         else:
             self.transport.resume_reading()
             self._time_frame()
@@ -283,9 +299,6 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(IDLE_SECONDS if self._calls else left, self._check_idle)
         else:
             self._end("the session had no calls")
-
-    def _frame_is_late(self) -> None:
-        self._refuse(InvalidArgument("a frame was not complete in time"))
 
     def drop_frame(self) -> None:
         """The memory of the frame that has begun is needed for others."""

@@ -78,7 +78,7 @@ class SessionCall(Exchange):
         """Bytes that the handler has taken, or that were dropped, since the last grant."""
         self._takes_body = request.head.method == "POST"
         """Whether a handler reads the body: for no other method one does, and what comes is dropped."""
-        self._pieces: list[bytes] = []
+        self._pieces: list[Buffer] = []
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
         """The head of the answer, which is sent with its first block."""
         self._pending = _NOTHING
@@ -115,7 +115,7 @@ class SessionCall(Exchange):
 
     # --- in ----------------------------------------------------------------------------------------
 
-    def take_body(self, piece: bytes, *, last: bool) -> None:
+    def take_body(self, piece: Buffer, *, last: bool) -> None:
         self._expected -= len(piece)
         self._granted -= len(piece)
         if not self.more_body or self._expected < 0 or last is not (self._expected == 0):
@@ -145,12 +145,12 @@ class SessionCall(Exchange):
             return {"type": "http.disconnect"}
 
         pieces, self._pieces = self._pieces, []
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         if self.more_body:
             self._grant(len(body))
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
-    def whole_body(self) -> bytes | None:
+    def whole_body(self) -> Buffer | None:
         """The body, as ``receive`` returns it; None if there is something to wait for, or nobody waits."""
         if self.more_body or self.is_disconnected or not self.event.is_set():
             return None

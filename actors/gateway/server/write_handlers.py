@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import (
     AttributeConflict,
     BadOffset,
@@ -134,7 +135,7 @@ async def receive_batch(call: HttpCall[Any], append_bytes_max: int) -> list[Batc
     decoder = BatchDecoder(BatchLimits(limits.batch_items, append_bytes_max))
     items: list[BatchItem] = []
 
-    def decode(piece: bytes) -> Iterator[int]:
+    def decode(piece: Buffer) -> Iterator[int]:
         for decoded in decoder.steps(piece):
             items.extend(decoded)
             yield ITEM_MEMORY * len(decoded)

@@ -28,11 +28,16 @@ from typing import NamedTuple
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, TooLarge
+from .filled_bytes import FilledBytes
 
 PROTOCOL = "tierlog-session"
 """The name in ``Upgrade``."""
 PIECE_BYTES = 256 << 10
 """The most bytes of a body in one frame: what waits behind them waits no longer."""
+LARGE_BYTES = 64 << 10
+"""Payloads and bodies from this size on are received in memory of their own, and not joined with others."""
+_BEGUN_SHARE = 4
+"""A payload gets memory of its own once a quarter of it is there: a head alone takes none."""
 HEAD_BYTES_MAX = 64 << 10
 PAYLOAD_BYTES_MAX = PIECE_BYTES + HEAD_BYTES_MAX + 64
 BODY_WINDOW = 1 << 20
@@ -109,7 +114,7 @@ class RequestFrame(NamedTuple):
     """Bytes of the whole body."""
     window: int
     """Bytes of the answer's body that the client takes."""
-    body: bytes
+    body: Buffer
 
 
 class AnswerFrame(NamedTuple):
@@ -148,21 +153,23 @@ def _nowhere(call: int, size: int) -> None:
 class FrameDecoder:
     """Frames out of bytes as they come. Holds the begin of one frame and nothing else."""
 
-    __slots__ = ("_begun", "_place", "_placing", "_sequence", "rest")
+    __slots__ = ("_begun", "_memory", "_place", "_placing", "_sequence", "rest")
 
     def __init__(self, place: Place = _nowhere) -> None:
         self._begun = bytearray()
         self._place = place
         self._placing: Frame | None = None
         """The frame whose payload is being placed."""
+        self._memory: FilledBytes | None = None
+        """Where, if the decoder has made the memory."""
         self._sequence = 0
         self.rest = _NOTHING
         """Memory for the rest of it. What is received there, and not fed, is not copied: see ``placed``."""
 
     @property
     def held(self) -> int:
-        """Bytes of the frame that has begun."""
-        return len(self._begun)
+        """Bytes of memory for the frame that has begun."""
+        return len(self._begun) + (len(self._memory.view) if self._memory is not None else 0)
 
     @property
     def is_inside(self) -> bool:
@@ -194,8 +201,11 @@ class FrameDecoder:
                 begin = position + FRAME_HEAD_BYTES
                 memory = self._place(call, size) if kind == Kind.BODY and size else None
                 if memory is None and end - begin < size:
-                    break
+                    if size < LARGE_BYTES or end - begin < size // _BEGUN_SHARE:
+                        break
 
+                    self._memory = FilledBytes(size)
+                    memory = self._memory.view
                 position = min(begin + size, end)
                 self._sequence = (sequence + 1) & 0xFFFFFFFF
                 if memory is None:
@@ -215,6 +225,9 @@ class FrameDecoder:
 
         frame, self._placing = self._placing, None
         self.rest = _NOTHING  # an empty view, too, would keep the memory from being handed out
+        if self._memory is not None:
+            memory, self._memory = self._memory, None
+            frame = Frame(frame.call, frame.kind, frame.is_last, memory.take())
         return (frame,)
 
 
@@ -292,7 +305,8 @@ def decode_request(payload: bytes, heads: HeadCache) -> RequestFrame:
     begin = _REQUEST.size + head_size
     if head_size > HEAD_BYTES_MAX or begin > len(payload) or not WINDOW_MIN <= window <= WINDOW_MAX:
         raise InvalidArgument("the head of a request is malformed")
-    body = payload[begin:]
+    # A large one is not copied: until it is taken, the payload stays.
+    body = payload[begin:] if len(payload) < LARGE_BYTES else memoryview(payload)[begin:]
     if len(body) > size:
         raise InvalidArgument(f"{len(body)} bytes of a body of {size}")
     return RequestFrame(heads.decode(payload[_REQUEST.size : begin]), size, window, body)

@@ -26,10 +26,11 @@ from support.service import service
 from tierlog import BatchItem, OutcomeUnknown, Throttled, Unavailable
 from tierlog.actors.gateway.client import sessions
 from tierlog.actors.gateway.client.requests import Request
-from tierlog.actors.gateway.client.session import LARGE_BYTES, PLACED_MAX, STREAM_WINDOW, ClientSession
+from tierlog.actors.gateway.client.session import PLACED_MAX, STREAM_WINDOW, ClientSession
 from tierlog.actors.gateway.server import session as server_session
 from tierlog.actors.gateway.wire.session import (
     BODY_WINDOW,
+    LARGE_BYTES,
     PIECE_BYTES,
     FrameDecoder,
     FrameEncoder,

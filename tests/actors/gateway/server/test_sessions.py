@@ -654,13 +654,16 @@ async def test_h12_frames_that_are_not_complete_count_and_the_oldest_makes_room(
         await served.store.create_segment("a")
         async with raw_session(served) as first, raw_session(served) as second:
             parts = request_parts(joined_head(["POST", APPEND, *OCTETS]), 80_000, 1 << 20, bytes(80_000))
-            frame = first.encoder.frame(1, Kind.REQUEST, parts, last=True)
-            await first.stream.send(frame[:60_000])
-            await until(lambda: served.gateway.held_bytes == 60_000)
+            frame, payload = first.encoder.frame(1, Kind.REQUEST, parts, last=True), sum(map(len, parts))
+            # A large one has its memory once a quarter of it is there.
+            await first.stream.send(frame[:15_000])
+            await until(lambda: served.gateway.held_bytes == 15_000)
+            await first.stream.send(frame[15_000:60_000])
+            await until(lambda: served.gateway.held_bytes == payload)
             await second.stream.send(frame[:70_000])
             [end] = await first.everything()
             assert b"while others needed its memory" in end.payload
-            assert served.gateway.held_bytes == 70_000
+            assert served.gateway.held_bytes == payload
 
             await second.stream.send(frame[70_000:])
             assert (await second.answer())[1].status == 200

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierlog.actors.gateway.wire.session import (
+    FRAME_HEAD_BYTES,
     HEAD_BYTES_MAX,
     LAST,
     PAYLOAD_BYTES_MAX,
@@ -133,6 +134,34 @@ def test_n1_a_body_comes_into_the_memory_that_is_chosen_for_it(arrivals: list[tu
         Frame(1, Kind.BODY, True, b"", len(body) - 1000),
         Frame(3, Kind.CANCEL, False, b""),
     ]
+
+
+@given(st.lists(st.tuples(st.integers(1, 90_000), st.booleans()), max_size=8))
+def test_n1_a_large_frame_has_memory_of_its_own_once_a_quarter_of_it_is_there(
+    arrivals: list[tuple[int, bool]],
+) -> None:
+    """As above. What is received where it stays is not copied."""
+    encoder, body = FrameEncoder(), bytes(range(256)) * 400
+    sent = encoder.frame(1, Kind.BODY, (body,), last=True) + encoder.frame(2, Kind.CANCEL)
+    size = len(body)
+
+    decoder, found, position = FrameDecoder(), list[Frame](), 0
+    for arrived, is_direct in [*arrivals, (len(sent), False)]:
+        data = sent[position : position + arrived]
+        if is_direct and decoder.rest:
+            data = data[: len(decoder.rest)]
+            decoder.rest[: len(data)] = data
+            found += decoder.placed(len(data))
+        else:
+            found += decoder.feed(data)
+        position += len(data)
+        begun = position - FRAME_HEAD_BYTES
+        assert bool(decoder.rest) is (size // 4 <= begun < size)
+        assert decoder.held == (size if decoder.rest else position if begun < size // 4 else decoder.held)
+    found += decoder.feed(sent[position:])
+
+    assert found == [Frame(1, Kind.BODY, True, body), Frame(2, Kind.CANCEL, False, b"")]
+    assert (decoder.held, decoder.is_inside) == (0, False)
 
 
 @pytest.mark.parametrize("order", [[0, 0], [0, 2], [1, 0], [0, 1, 1], [1]], ids=str)
