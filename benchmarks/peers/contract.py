@@ -19,6 +19,8 @@ HISTORY = STREAMS
 """One more stream, which is filled once and then only read."""
 EVENT_BYTES = 1024
 BATCH = 200
+ONLY_APPENDS = "it only appends"
+"""Why a reference has no figure for another workload."""
 
 
 class Peer(Protocol):
@@ -91,7 +93,7 @@ class Kind:
     @property
     def is_peer(self) -> bool:
         """What a user would take in place of tierlog."""
-        return not self.is_tierlog and self.name != "bare"
+        return not (self.is_tierlog or self.name.startswith("bare"))
 
 
 async def fill(peer: Peer, stream: int, count: int, items: Sequence[bytes]) -> None:

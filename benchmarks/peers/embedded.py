@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 import tierlog
 from benchmarks.ceiling import BareLog
-from benchmarks.peers.contract import Kind, Peer, Restarts
+from benchmarks.peers.contract import ONLY_APPENDS, Kind, Peer, Restarts
 from benchmarks.peers.servers import Loaded
 from benchmarks.peers.streams import open_sqlite, open_store
 from benchmarks.service import line_of
@@ -131,7 +131,6 @@ def _restarts(name: str) -> Callable[[Path], AbstractAsyncContextManager[Restart
     return restarts
 
 
-_ONLY_APPENDS = "it only appends"
 KINDS = (
     Kind(
         "bare",
@@ -141,7 +140,7 @@ KINDS = (
         is_synced=True,
         open=open_bare,
         version=lambda: "",
-        leaves_out=dict.fromkeys(("delivery", "history", "restart"), _ONLY_APPENDS),
+        leaves_out=dict.fromkeys(("delivery", "history", "restart"), ONLY_APPENDS),
     ),
     Kind(
         "tierlog",

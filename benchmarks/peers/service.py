@@ -1,4 +1,5 @@
-"""tierlog over the network: ``tierlog serve`` with one host, and a client with its session."""
+"""Over the network: ``tierlog serve`` with one host, and a client with its session; and as the reference the
+bare loop behind a socket."""
 
 from __future__ import annotations
 
@@ -8,11 +9,23 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import tierlog
+from benchmarks.peers import bare_service
 from benchmarks.peers.applications import Connector, SparkPeer
-from benchmarks.peers.contract import Kind, Peer, Restarts
+from benchmarks.peers.contract import ONLY_APPENDS, Kind, Peer, Restarts
 from benchmarks.peers.servers import Created, Loaded, Server, ServerRestarts, free_port, served, started
 from benchmarks.peers.streams import Segments
 from benchmarks.spark import PARTITIONS
+
+# --- the bare service ---------------------------------------------------------------------------
+
+
+def _open_bare(folder: Path) -> AbstractAsyncContextManager[Peer]:
+    port = free_port()
+    command = [sys.executable, bare_service.__file__, str(port), str(folder / "bare.log")]
+    return served(Server(command, folder, port), lambda server: bare_service.connect(server.port))
+
+
+# --- tierlog ------------------------------------------------------------------------------------
 
 
 def _server(folder: Path) -> Server:
@@ -51,6 +64,16 @@ async def _spark(folder: Path) -> AsyncIterator[SparkPeer]:
 
 
 KINDS = (
+    Kind(
+        "bare-service",
+        "bare loop, service",
+        "service",
+        "as the bare loop, behind a socket: a Python server and client that do nothing else",
+        is_synced=True,
+        open=_open_bare,
+        version=lambda: "",
+        leaves_out=dict.fromkeys(("delivery", "history", "restart"), ONLY_APPENDS),
+    ),
     Kind(
         "tierlog-service",
         "tierlog, service",
