@@ -63,7 +63,8 @@ class Appender:
         self._waiters: dict[AppendCall, None] = {}
         """Calls without an answer, in the order of their deadlines, which is that of the calls."""
         self._watch = anyio.Event()
-        self._drained = anyio.Event()
+        self._is_watching = False
+        self._drained: anyio.Event | None = None
         self.batches = 0
         self.appends = 0
 
@@ -85,10 +86,8 @@ class Appender:
         call = self._begin((item,), span)
         try:
             # Never past callers that wait for room: the appends of a segment keep their order.
-            if queue.is_full or queue in self._room_waiters:
+            if queue in self._room_waiters or not queue.offer(call.appends[0]):
                 await self._wait_for_room(queue, call.appends[0])
-            else:
-                queue.put(call.appends[0])
             if not self._is_sending:
                 self._send_soon()
             await call.reply.wait()
@@ -117,10 +116,8 @@ class Appender:
             for append, queue in zip(call.appends, queues, strict=True):
                 # One after the other: while this one waits, those behind it to the same segment must not
                 # pass.
-                if queue.is_full or queue in self._room_waiters:
+                if queue in self._room_waiters or not queue.offer(append):
                     await self._wait_for_room(queue, append)
-                else:
-                    queue.put(append)
             self._send_soon()
             if items:
                 await call.reply.wait()
@@ -133,7 +130,8 @@ class Appender:
         call = AppendCall(items, self._context.clock() + self._context.deadline, self._make_answer(), span)
         self._waiters[call] = None
         # Only the first deadline is waited for, and later calls have later ones.
-        if len(self._waiters) == 1:
+        if not self._is_watching:
+            self._is_watching = True
             self._watch.set()
         self.appends += len(items)
         return call
@@ -141,7 +139,7 @@ class Appender:
     def _end(self, call: AppendCall) -> list[Outcome]:
         """Answered, late, or cancelled: what is in flight may still be applied."""
         del self._waiters[call]
-        if not self._waiters:
+        if self._drained is not None and not self._waiters:
             self._drained.set()
         return call.end()
 
@@ -196,13 +194,14 @@ class Appender:
                     deadlines.append(first.deadline)
                 # Its caller, if it was given up, has not run yet.
                 await anyio.sleep(max(0.0, min(deadlines, default=0.0) - now))
-            self._watch = anyio.Event()
+            self._watch, self._is_watching = anyio.Event(), False
 
     async def drain(self) -> None:
         """Return once every call has ended, by the last deadline. No new calls may be made."""
         while self._waiters:
             self._drained = anyio.Event()
             await self._drained.wait()
+        self._drained = None
 
     def end(self) -> None:
         """The client ends: end every call."""

@@ -6,7 +6,7 @@ something leaves its outcome unknown; the client stays usable."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar, overload
 
@@ -388,9 +388,14 @@ class Client(ClientBase, Closable, SegmentVerbs):
         with around(self._tracing, call):
             return await self._drive(attempts.run_call(self._context, call))
 
-    async def _append(self, item: BatchItem) -> int | None:
-        if len(item.data) > self.append_bytes_max:
-            await self._drive(self._check_size(len(item.data)))
+    def _append(self, item: BatchItem) -> Awaitable[int | None]:
+        if len(item.data) > self._context.map.append_bytes_max:
+            return self._append_large(item)
+
+        return self._appender.append(item)
+
+    async def _append_large(self, item: BatchItem) -> int | None:
+        await self._drive(self._check_size(len(item.data)))
         return await self._appender.append(item)
 
     async def _drive(self, program: Program[T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 
 import attrs
 
@@ -84,7 +85,7 @@ class ClientBase:
                 raise TooLarge.append(size, self.append_bytes_max)
             data = bytes(data)
         expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
-        known = history_of_append(history, writer_id, expected)
+        known = None if history is None else history_of_append(history, writer_id, expected)
         if writer_id is None and event_number is None and previous_event_number is None:
             return BatchItem(name, data, expected_offset=expected, history=known)
 
@@ -140,8 +141,10 @@ class ClientBase:
         if self._is_closed:
             raise ClosedError("the client is closed: its body has ended, or `close` or `aclose` was called")
 
-        # Another event loop, or the child of a fork, would share sockets with this one.
-        self._guard.check()
+        # Another event loop, or the child of a fork, would share sockets with this one. Compared here too:
+        # this runs for each append.
+        if self._guard.thread != get_ident():
+            self._guard.check()
 
 
 def render(statistics: Callable[[], ClientStatistics]) -> bytes:

@@ -48,7 +48,12 @@ class AppendCall:
     def __init__(
         self, items: Sequence[BatchItem], deadline: float, reply: Answer, span: object = None
     ) -> None:
-        self.appends = [PendingAppend(item, self) for item in items]
+        # Most have one, for which a comprehension would be a call more, here and in ``end``.
+        self.appends = (
+            [PendingAppend(items[0], self)]
+            if len(items) == 1
+            else [PendingAppend(item, self) for item in items]
+        )
         self.left = len(items)
         self.deadline = deadline
         self.reply = reply
@@ -74,7 +79,7 @@ class AppendCall:
         self.is_abandoned = True
         # Each append refers to its call: only the garbage collector would free both, with the bytes.
         appends, self.appends = self.appends, []
-        return [append.outcome for append in appends]
+        return [appends[0].outcome] if len(appends) == 1 else [append.outcome for append in appends]
 
 
 class PendingAppend:
@@ -149,6 +154,17 @@ class ContainerQueue:
         self.waiting.append(append)
         self.size += append.size
 
+    def offer(self, append: PendingAppend) -> bool:
+        """``put`` unless it is full. Returns whether it did."""
+        waiting = self.waiting
+        if self.size >= QUEUE_BYTES or len(waiting) >= QUEUE_ITEMS:
+            return False
+
+        append.queue = self
+        waiting.append(append)
+        self.size += append.size
+        return True
+
     def put_back(self, append: PendingAppend) -> None:
         self.waiting.appendleft(append)
         self.size += append.size
@@ -194,10 +210,24 @@ class Batch:
         self.queues.append(queue)
         # It ends at the first one that does not fit: one that overtook it could be a later append to the same
         # segment.
-        while (append := queue.first()) is not None and not (self.appends and (self.is_full or append.alone)):
-            self._add(queue.take())
-            if append.alone:
-                return
+        # In one loop, without calls: it runs for each append.
+        waiting, appends, size = queue.waiting, self.appends, self.size
+        taken = 0
+        while waiting:
+            append = waiting[0]
+            is_wanted = not append.call.is_abandoned
+            if is_wanted and appends and (append.alone or size >= BATCH_BYTES or len(appends) >= BATCH_ITEMS):
+                break
+            waiting.popleft()
+            taken += append.size
+            if is_wanted:
+                append.is_in_flight = True
+                appends.append(append)
+                size += append.size
+                if append.alone:
+                    break
+        queue.size -= taken
+        self.size = size
 
     def call(self) -> Call[list[Outcome]]:
         items = [append.item for append in self.appends]
@@ -216,11 +246,6 @@ class Batch:
             # A call of ``append_each`` may have many appends here.
             dict.fromkeys(append.call.span for append in self.appends if append.call.span is not None)
         )
-
-    def _add(self, append: PendingAppend) -> None:
-        append.is_in_flight = True
-        self.appends.append(append)
-        self.size += append.size
 
 
 @attrs.frozen

@@ -32,6 +32,7 @@ from itertools import islice
 from typing import Annotated
 
 import attrs
+import msgspec
 from msgspec import Meta, Struct
 
 from ....storage_backends.base.arguments import WriterId, writer_bytes
@@ -378,8 +379,8 @@ def decode_outcomes(body: bytes, count: int) -> list[Outcome]:
     ``OutcomeUnknown``. Raises ``ValueError`` if the body is not the answer to so many items.
     """
     try:
-        document = json.loads(body)
-    # ``json`` raises it for deep nesting, and it is no ValueError.
+        document = msgspec.json.decode(body)
+    # Raised for deep nesting, and no ValueError.
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
