@@ -297,9 +297,16 @@ class LocalLog(DurableDataLog):
         # Not before the checks: a refused argument is the caller's mistake and must not end this owner (W6).
         self._life.step(LogEvent.BEGIN_APPEND)
         with self._ending:
-            async with self._turn:
+            try:
+                # Most need not wait. The program looks whether it is cancelled.
+                self._turn.acquire_nowait()
+            except anyio.WouldBlock:
+                await self._turn.acquire()
+            try:
                 found = await self._files.run(self._append(_Group(buffers, size, tag, truncate_before)))
                 return self._apply(found, size, truncate_before)
+            finally:
+                self._turn.release()
 
     def _append(self, group: _Group) -> Program[_Appended]:
         current, register, parts = self._current, self._register, self._parts

@@ -1,10 +1,10 @@
 """Drives I/O programs on the operating system (vocabulary: ``base/files.py``). A whole program runs in one
 hop into a worker thread.
 
-Every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host application may
-exhaust (rule W7). Cancellation: before its first call a program is dropped; after that ``run`` waits for the
-last call, even if asyncio cancels the task past anyio's shield, because a running call owns its descriptor
-(rule W7).
+Every lane has a thread or a ``CapacityLimiter`` of its own, never anyio's shared one, which the host
+application may exhaust (rule W7). Cancellation: before its first call a program is dropped; after that
+``run`` waits for the last call, even if asyncio cancels the task past anyio's shields, because a running call
+owns its descriptor (rule W7).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import os
 import stat
 from _thread import LockType, allocate_lock
@@ -364,6 +365,9 @@ class _Counts(Struct, eq=False):
     running: int = 0
 
 
+_NOTHING = object()
+
+
 class _Job:
     """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides
     whether it runs."""
@@ -378,7 +382,7 @@ class _Job:
         self.done: LockType = allocate_lock()
         # A lock and not an event of the loop: the thread releases it even if the loop has ended.
         self.done.acquire()
-        self.value: Any = None
+        self.value: Any = _NOTHING
 
     def __call__(self) -> Any:
         if not self.claim.acquire(blocking=False):
@@ -412,29 +416,33 @@ class LocalFiles(Files):
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, program: Program[T]) -> T:
-        limiter = self._limiter
-        if limiter is None:
-            # A limiter belongs to the event loop that first uses it.
-            limiter = self._limiter = anyio.CapacityLimiter(self._width)
+        if self._thread is None and self._limiter is None:
+            # Both belong to the event loop that first uses them.
             self._thread = self._make_thread() if self._width == 1 else None
+            self._limiter = anyio.CapacityLimiter(self._width)
         job = _Job(program, self._drive, self._counts)
         self._counts.programs += 1
         self._counts.running += 1
         try:
-            value: T = await (
-                anyio.to_thread.run_sync(job, abandon_on_cancel=False, limiter=limiter)
-                if self._thread is None
-                else _run_in(self._thread, job, limiter)
-            )
+            if self._thread is None:
+                value: T = await anyio.to_thread.run_sync(job, limiter=self._limiter)
+            else:
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                # Without a shield, which would cost more than all the rest here.
+                value = await self._thread(job)
         except BaseException:
             if job.claim.acquire(blocking=False):
                 self._counts.running -= 1
                 program.close()
+                raise
+            await _outlive(job)
+            # What anyio cancels, it cancels again: as behind a shield, at the next checkpoint.
+            if job.value is not _NOTHING and anyio.current_effective_deadline() == -math.inf:
+                value = job.value
             else:
-                await _outlive(job)
                 if isinstance(job.value, FileHandle):
                     drive(_closing(job.value))  # Nobody else has it, or would give up its lock.
-            raise
+                raise
         return value
 
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> LocalFiles:
@@ -456,22 +464,6 @@ class LocalFiles(Files):
 
     def __repr__(self) -> str:
         return f"<LocalFiles {self._name} width={self._width} running={self._counts.running}>"
-
-
-async def _run_in(
-    thread: Callable[[Callable[[], Any]], Awaitable[Any]], job: _Job, limiter: anyio.CapacityLimiter
-) -> Any:
-    """``anyio.to_thread.run_sync`` in another thread than anyio's."""
-    await anyio.lowlevel.checkpoint_if_cancelled()
-    try:
-        limiter.acquire_nowait()
-    except anyio.WouldBlock:
-        await limiter.acquire()
-    try:
-        with anyio.CancelScope(shield=True):
-            return await thread(job)
-    finally:
-        limiter.release()
 
 
 def _closing(handle: FileHandle) -> Program[None]:
