@@ -54,6 +54,7 @@ and its refusal some more."""
 STEP_ITEMS = 400
 """The most items that are decoded in one step of the event loop."""
 _PROBLEMS = 128
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 _HEAD = struct.Struct(">4sHI")
 _NAME = struct.Struct(">H")
@@ -365,7 +366,7 @@ def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> Iterator[
         results = [
             problem_document(outcome) if isinstance(outcome, BaseException) else outcome for outcome in part
         ]
-        text = json.dumps(results, separators=(",", ":"))[1:-1]
+        text = _encode_json(results)[1:-1]
         # In one piece for most: each one more takes a turn of the event loop.
         yield f"{before}{text}{'' if following else ']}'}".encode()
         if not following:
