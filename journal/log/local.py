@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple
 
 import anyio
@@ -134,7 +133,6 @@ class LocalLog(DurableDataLog):
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)
-        self._ending = _EndingOnFailure(self._life, folder)
         # An uncontended append must not yield to the event loop.
         self._turn = anyio.Lock(fast_acquire=True)
         self._sweeping = anyio.Lock()
@@ -164,8 +162,11 @@ class LocalLog(DurableDataLog):
 
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
-        with self._ending:
+        try:
             found, self._index = await self._files.run(self._open(above, after))
+        except BaseException as error:
+            self._end(error)
+            raise
         self._history, self._register = found.history, found.register
         self._truncate_before = found.history.truncate_before
         self._own(found.epoch, found.owned)
@@ -201,8 +202,11 @@ class LocalLog(DurableDataLog):
 
     async def inspect(self) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
-        with self._ending:
+        try:
             found, self._index = await self._files.run(self._inspect())
+        except BaseException as error:
+            self._end(error)
+            raise
         self._history = found.history
         self._epoch, self._next_group = found.epoch, found.history.next_group
         self._life.step(LogEvent.INSPECTED)
@@ -296,7 +300,7 @@ class LocalLog(DurableDataLog):
         check_group(size, tag, truncate_before, self._next_group)
         # Not before the checks: a refused argument is the caller's mistake and must not end this owner (W6).
         self._life.step(LogEvent.BEGIN_APPEND)
-        with self._ending:
+        try:
             try:
                 # Most need not wait. The program looks whether it is cancelled.
                 self._turn.acquire_nowait()
@@ -307,6 +311,9 @@ class LocalLog(DurableDataLog):
                 return self._apply(found, size, truncate_before)
             finally:
                 self._turn.release()
+        except BaseException as error:
+            self._end(error)
+            raise
 
     def _append(self, group: _Group) -> Program[_Appended]:
         current, register, parts = self._current, self._register, self._parts
@@ -611,37 +618,19 @@ class LocalLog(DurableDataLog):
         assert self._current is not None
         return self._register, self._current
 
+    def _end(self, error: BaseException) -> None:
+        """W6: a failure, a cancellation too, ends this owner. Raises what an ``OSError`` means."""
+        mapped = _mapped(error, self._context.layout.folder) if isinstance(error, OSError) else error
+        self._life.failed(mapped)
+        if mapped is not error:
+            raise mapped from error
+
     @contextmanager
     def _mapped_errors(self) -> Generator[None]:
         try:
             yield
         except OSError as error:
             raise _mapped(error, self._context.layout.folder) from error
-
-
-class _EndingOnFailure:
-    """W6: any exception in the body, a cancellation too, ends this owner. It holds nothing of one body, so a
-    log has one of it: generators would cost each append more than a microsecond."""
-
-    __slots__ = ("_folder", "_life")
-
-    def __init__(self, life: LogLifecycle, folder: str) -> None:
-        self._life = life
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-
-        mapped = _mapped(error, self._folder) if isinstance(error, OSError) else error
-        self._life.failed(mapped)
-        if mapped is not error:
-            raise mapped from error
 
 
 def _mapped(error: OSError, folder: str) -> TierlogError:
