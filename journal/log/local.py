@@ -83,15 +83,6 @@ from .local_writer import (
 )
 
 
-class _Group(NamedTuple):
-    """The arguments of an append."""
-
-    buffers: Sequence[Buffer]
-    size: int
-    tag: int
-    truncate_before: int
-
-
 class _Appended(NamedTuple):
     """The result of an append's program."""
 
@@ -307,7 +298,7 @@ class LocalLog(DurableDataLog):
             except anyio.WouldBlock:
                 await self._turn.acquire()
             try:
-                found = await self._files.run(self._append(_Group(buffers, size, tag, truncate_before)))
+                found = await self._files.run(self._append(buffers, size, tag, truncate_before))
                 return self._apply(found, size, truncate_before)
             finally:
                 self._turn.release()
@@ -315,7 +306,9 @@ class LocalLog(DurableDataLog):
             self._end(error)
             raise
 
-    def _append(self, group: _Group) -> Program[_Appended]:
+    def _append(
+        self, buffers: Sequence[Buffer], size: int, tag: int, truncate_before: int
+    ) -> Program[_Appended]:
         current, register, parts = self._current, self._register, self._parts
         spare: Seal | None = None
         assert current is not None
@@ -336,7 +329,7 @@ class LocalLog(DurableDataLog):
             current, register = rolled or (current, register)
             parts, spare = (sealed, spare) if rolled else (parts, None)
 
-        end = current.position + FRAME_HEADER_BYTES + group.size
+        end = current.position + FRAME_HEADER_BYTES + size
         allocated = current.allocated
         # Compared here too: this runs for every group, and most need neither call.
         if allocated < end + self._options.reserve:
@@ -349,9 +342,9 @@ class LocalLog(DurableDataLog):
             current.position,
             self._epoch,
             self._next_group,
-            group.tag,
-            group.truncate_before,
-            group.buffers,
+            tag,
+            truncate_before,
+            buffers,
             self._scratch,
         )
         try:

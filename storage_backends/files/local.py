@@ -369,30 +369,30 @@ _NOTHING = object()
 
 
 class _Job:
-    """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides
-    whether it runs."""
+    """One program on its way through a thread. The first to acquire ``lock``, thread or caller, decides
+    whether it runs; the thread holds it until the program has ended."""
 
-    __slots__ = ("_counts", "_drive", "_program", "claim", "done", "value")
+    __slots__ = ("_counts", "_drive", "_program", "has_begun", "lock", "value")
 
     def __init__(self, program: Program[Any], drive: Callable[[Program[Any]], Any], counts: _Counts) -> None:
         self._program = program
         self._drive = drive
         self._counts = counts
-        self.claim: LockType = allocate_lock()
-        self.done: LockType = allocate_lock()
         # A lock and not an event of the loop: the thread releases it even if the loop has ended.
-        self.done.acquire()
+        self.lock: LockType = allocate_lock()
+        self.has_begun = False
         self.value: Any = _NOTHING
 
     def __call__(self) -> Any:
-        if not self.claim.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             return None
+        self.has_begun = True
         try:
             self.value = self._drive(self._program)
             return self.value
         finally:
             self._counts.running -= 1
-            self.done.release()
+            self.lock.release()
 
 
 MakeThread = Callable[[], Callable[[Callable[[], Any]], Awaitable[Any]] | None]
@@ -431,11 +431,12 @@ class LocalFiles(Files):
                 # Without a shield, which would cost more than all the rest here.
                 value = await self._thread(job)
         except BaseException:
-            if job.claim.acquire(blocking=False):
+            if not job.lock.acquire(blocking=False):
+                await _outlive(job)
+            elif not job.has_begun:
                 self._counts.running -= 1
                 program.close()
                 raise
-            await _outlive(job)
             # What anyio cancels, it cancels again: as behind a shield, at the next checkpoint.
             if job.value is not _NOTHING and anyio.current_effective_deadline() == -math.inf:
                 value = job.value
@@ -472,14 +473,14 @@ def _closing(handle: FileHandle) -> Program[None]:
 
 async def _outlive(job: _Job) -> None:
     """W7: wait for the thread, even if asyncio's own ``Task.cancel`` passes anyio's shield."""
-    while job.done.locked():
+    while job.lock.locked():
         try:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_wait_for, job.done, limiter=anyio.CapacityLimiter(1))
+                await anyio.to_thread.run_sync(_wait_for, job.lock, limiter=anyio.CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
             continue  # The caller raises the first cancellation.
 
 
-def _wait_for(done: LockType) -> None:
-    done.acquire()
-    done.release()
+def _wait_for(lock: LockType) -> None:
+    lock.acquire()
+    lock.release()

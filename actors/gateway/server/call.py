@@ -489,17 +489,18 @@ Call = HttpCall[Gateway]
 def _check_type(found: Mapping[bytes, bytes], content_type: str) -> None:
     # Strict on purpose: a browser sends forms and plain text to any server without asking, and never these
     # types.
-    given = found.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-    if given != content_type:
+    given = found.get(b"content-type", b"").decode("latin-1")
+    if given != content_type and (given := given.partition(";")[0].strip().lower()) != content_type:
         raise UnsupportedMediaType(
             f"the body's Content-Type is {content_type}, not {shown(given) if given else 'left out'}"
         )
 
-    encoding = found.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
-    if encoding not in ("identity", ""):
-        raise UnsupportedMediaType(
-            f"Content-Encoding {shown(encoding)} is not supported: send the body unencoded"
-        )
+    if b"content-encoding" in found:
+        encoding = found[b"content-encoding"].decode("latin-1").strip().lower()
+        if encoding not in ("identity", ""):
+            raise UnsupportedMediaType(
+                f"Content-Encoding {shown(encoding)} is not supported: send the body unencoded"
+            )
 
 
 def body_too_large(path: str, maximum: int) -> TooLarge:
