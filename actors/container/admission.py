@@ -85,7 +85,7 @@ class Admission:
             self._cache.unflushed_bytes < self._options.cycle_bytes
             and not self._failures.has_errors
             and self._state.table.memory < self._options.row_bytes
-            and not self.is_crowded
+            and 2 * self._state.segments.count < self._options.segments  # as ``is_crowded``
             and self._log.has_room(size)
         )
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import anyio.lowlevel
+
 from ...storage_backends.base.errors import ClosedError, TierlogError, Unavailable
-from ..kernel.slices import in_slices, turn_after
+from ..kernel.slices import SLICE
 from .container import Container
 from .local_container import LocalContainer, RemoteContainer
 from .operations.append import AppendRequest
@@ -29,32 +31,22 @@ async def append_batch(
     """One outcome for each request, once all are known. A ``TierlogError`` is an outcome and never raised."""
     outcomes: list[Outcome] = [None] * len(requests)
     left = list(range(len(requests)))
+    # Each round gives what is left to one ownership, and waits for the answers.
     while left:
-        left = await _run_round(local, requests, left, outcomes)
+        try:
+            # ``call`` waits for a container that recovers, and raises the reason if it will not.
+            container: Container = await local.call(_active) if local.active is None else local.active
+        except TierlogError as error:
+            for index in left:
+                outcomes[index] = as_value(error)
+            break
 
-    return outcomes
-
-
-async def _run_round(
-    local: LocalContainer | RemoteContainer,
-    requests: Sequence[AppendRequest],
-    left: list[int],
-    outcomes: list[Outcome],
-) -> list[int]:
-    """Give what is left to one ownership and wait for the answers. Returns what the next one must do."""
-    try:
-        # ``call`` waits for a container that recovers, and raises the reason if it will not.
-        container: Container = await local.call(_active) if local.active is None else local.active
-    except TierlogError as error:
-        for index in left:
-            outcomes[index] = as_value(error)
-        return []
-
-    entered, rest = await _enter_all(local, container, requests, left, outcomes)
-    again: list[int] = []
-    # Most are there at once: without turns, thousands would be taken in one step.
-    for part in in_slices(entered):
-        for index in part:
+        entered, rest = await _enter_all(local, container, requests, left, outcomes)
+        again: list[int] = []
+        # Most are there at once: without turns, thousands would be taken in one step.
+        for number, index in enumerate(entered):
+            if number and number % SLICE == 0:
+                await anyio.lowlevel.checkpoint()
             try:
                 outcomes[index] = await requests[index].reply.wait()
             except (Unavailable, ClosedError) as error:
@@ -66,10 +58,9 @@ async def _run_round(
                     again.append(index)
             except TierlogError as error:
                 outcomes[index] = as_value(error)
-        await turn_after(part)
-
-    # What entered the mailbox comes first, as in the batch.
-    return again + rest
+        # What entered the mailbox comes first, as in the batch.
+        left = again + rest
+    return outcomes
 
 
 async def _enter_all(
@@ -81,23 +72,22 @@ async def _enter_all(
 ) -> tuple[list[int], list[int]]:
     """(what entered the mailbox, what was left when the container stopped)."""
     entered: list[int] = []
-    for part in in_slices(enumerate(left)):
-        for position, index in part:
-            request = requests[index]
-            try:
-                if not container.offer(request):
-                    await container.accept(request)
-                entered.append(index)
-            except (Unavailable, ClosedError) as error:
-                if local.active is not container:
-                    # With all that follow: an append must not overtake one before it in the batch.
-                    return entered, left[position:]
+    for position, index in enumerate(left):
+        if position and position % SLICE == 0:
+            await anyio.lowlevel.checkpoint()
+        request = requests[index]
+        try:
+            if not container.offer(request):
+                await container.accept(request)
+            entered.append(index)
+        except (Unavailable, ClosedError) as error:
+            if local.active is not container:
+                # With all that follow: an append must not overtake one before it in the batch.
+                return entered, left[position:]
 
-                outcomes[index] = as_value(error)
-            except TierlogError as error:
-                outcomes[index] = as_value(error)
-        await turn_after(part)
-
+            outcomes[index] = as_value(error)
+        except TierlogError as error:
+            outcomes[index] = as_value(error)
     return entered, []
 
 

@@ -395,7 +395,8 @@ class Container:
 
     def group_published(self) -> None:
         """The pipeline calls this after each durable group that logged something."""
-        components = self._components
+        components = self._built
+        assert components is not None
         # In the step of the publishing: the age of what is not flushed begins with it (F5).
         components.writer.operations_logged()
         if components.tables.is_cycle_due(self.options.admission.row_cycle_bytes):

@@ -67,6 +67,9 @@ class Group(PayloadBuilder):
             if len(replies) == SLICE:
                 yield
 
+        if not (self.reads or self.group_answers or self.errors):
+            return
+
         for reads in in_slices(self.reads):
             for reply, value in reads:
                 reply.resolve(value)

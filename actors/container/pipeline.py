@@ -22,8 +22,7 @@ Cancellation: an append that was cancelled leaves its group in doubt; the pipeli
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -144,7 +143,7 @@ class Pipeline:
         self._building = Group(self._state.sequence + 1)  # recovery has moved it since ``__init__``
         self._last_number = self._log.next_group - 1
         # One committer alone has every turn, and a lock would cost each of its groups a microsecond and more.
-        turn = anyio.Lock(fast_acquire=True) if self._log.appends_max > 1 else nullcontext()
+        turn = anyio.Lock(fast_acquire=True) if self._log.appends_max > 1 else None
         try:
             async with anyio.create_task_group() as tasks:
                 for _ in range(self._log.appends_max):
@@ -408,10 +407,13 @@ class Pipeline:
 
     # --- commit: make durable, then publish ------------------------------------------------------
 
-    async def _commit(self, turn: AbstractAsyncContextManager[None]) -> None:
+    async def _commit(self, turn: anyio.Lock | None) -> None:
         while True:
-            async with turn:
+            if turn is None:
                 group = await self._take()
+            else:
+                async with turn:
+                    group = await self._take()
             if group is None:
                 return
 
@@ -422,7 +424,7 @@ class Pipeline:
             if self._published is not None:
                 self._published.set()
                 self._published = None
-            if self._log.appends_max == 1 and not self._building.is_empty:
+            if turn is None and not self._building.is_empty:
                 await self._gather()
 
     async def _gather(self) -> None:
@@ -440,9 +442,9 @@ class Pipeline:
         """The group that is built, once there is one and the log takes it; None at the end."""
         while not self.poisoned:  # a group from a failed step is never written
             group = self._building
-            if group.is_empty and self._closing:
-                return None
             if group.is_empty:
+                if self._closing:
+                    return None
                 self._work = self._mailbox.events.new()
                 await self._work.wait()
             # Nothing that could join the last group comes any more.
@@ -466,7 +468,8 @@ class Pipeline:
     async def _commit_one(self, group: Group) -> None:
         if group.operations:
             number = await (self._append_traced(group) if group.links else self._append(group))
-            self._confirm_earlier(group)
+            if self._in_flight[0] is not group:
+                self._confirm_earlier(group)
         else:
             await self._confirm(group)
             number = 0
@@ -513,8 +516,8 @@ class Pipeline:
             raise
         return False
 
-    async def _append(self, group: Group) -> int:
-        return await self._log.append(group.parts, tag=group.tag, truncate_before=group.truncate_before)
+    def _append(self, group: Group) -> Awaitable[int]:
+        return self._log.append(group.parts, tag=group.tag, truncate_before=group.truncate_before)
 
     async def _append_traced(self, group: Group) -> int:
         assert self._hooks.span is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -111,8 +110,10 @@ class _LaneThread:
             value = job()
         except BaseException as error:  # noqa: BLE001 - the caller gets it
             failure = error
-        with suppress(RuntimeError):  # The loop has ended, and with it the caller.
+        try:  # ``suppress`` would be three calls more
             self._loop.call_soon_threadsafe(_settle, future, value, failure)
+        except RuntimeError:
+            return  # The loop has ended, and with it the caller.
 
 
 def _settle(future: asyncio.Future[Any], value: Any, failure: BaseException | None) -> None:

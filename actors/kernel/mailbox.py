@@ -316,6 +316,9 @@ class Mailbox(Generic[T]):
     def drain_nowait(self, count_max: int, bytes_max: int) -> list[T]:
         """Like ``drain``, but returns ``[]`` if there is no item."""
         normal = self._normal
+        if not (normal.items or self._internal.items):
+            return []
+
         if self._internal.items:
             batch = self._drain_lanes(count_max, bytes_max)
         # Everything at once, unless room was granted to putters: their charge is not that of the items.
@@ -328,8 +331,7 @@ class Mailbox(Generic[T]):
         else:
             batch = self._drain_lanes(count_max, bytes_max)
 
-        if batch:
-            self._batches += 1
+        self._batches += 1
         return batch
 
     def _drain_lanes(self, count_max: int, bytes_max: int) -> list[T]:

@@ -13,9 +13,16 @@ SLICE = 512
 """Items of about a microsecond each that one step of the event loop works on."""
 
 
-def in_slices(items: Iterable[T], size: int = SLICE) -> Iterator[list[T]]:
+def in_slices(items: Iterable[T], size: int = SLICE) -> Iterable[list[T]]:
     """The items, in lists of at most ``size``."""
-    iterator = iter(items)
+    # Most are few, and need no generator.
+    if type(items) is list and len(items) < size:
+        return (items.copy(),) if items else ()
+
+    return _slices(iter(items), size)
+
+
+def _slices(iterator: Iterator[T], size: int) -> Iterator[list[T]]:
     while part := list(islice(iterator, size)):
         yield part
 

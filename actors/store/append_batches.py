@@ -3,15 +3,16 @@ They are carried out side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import anyio
+import anyio.lowlevel
 
 from ...storage_backends.base.arguments import JoinedAppend, not_an_append
 from ...storage_backends.base.errors import TierlogError
 from ..container.batch_append import Outcome, append_batch, as_value
 from ..container.operations.append import AppendRequest
-from ..kernel.slices import in_slices, turn_after
+from ..kernel.slices import SLICE
 from .append_requests import joined_request
 from .containers import AnyContainer, StoreContainers
 
@@ -33,21 +34,21 @@ class AppendBatches:
         """Checks each append. One that is refused has its outcome already."""
         made = cls(len(appends))
         batches, outcomes = made._batches, made.outcomes
-        for part in in_slices(enumerate(appends)):
-            for index, append in part:
-                try:
-                    request = joined_request(append, bytes_max)
-                    container = containers.find(append.name)
-                except AttributeError as error:
-                    raise not_an_append(append) from error
-                except TierlogError as error:
-                    outcomes[index] = as_value(error)
-                    continue
+        for index, append in enumerate(appends):
+            if index and index % SLICE == 0:
+                await anyio.lowlevel.checkpoint()
+            try:
+                request = joined_request(append, bytes_max)
+                container = containers.find(append.name)
+            except AttributeError as error:
+                raise not_an_append(append) from error
+            except TierlogError as error:
+                outcomes[index] = as_value(error)
+                continue
 
-                _, indexes, requests = batches.setdefault(container.index, (container, [], []))
-                indexes.append(index)
-                requests.append(request)
-            await turn_after(part)
+            _, indexes, requests = batches.setdefault(container.index, (container, [], []))
+            indexes.append(index)
+            requests.append(request)
         return made
 
     def trace(self, span: object) -> None:
@@ -56,15 +57,18 @@ class AppendBatches:
             for request in requests:
                 request.span = span
 
-    async def append(self) -> None:
+    def append(self) -> Awaitable[None]:
         """Carry out all of them; then each has its outcome."""
         if len(self._batches) == 1:
             [batch] = self._batches.values()
-            await self._append(*batch)
-        else:
-            async with anyio.create_task_group() as tasks:
-                for batch in self._batches.values():
-                    tasks.start_soon(self._append, *batch)
+            return self._append(*batch)
+
+        return self._append_side_by_side()
+
+    async def _append_side_by_side(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for batch in self._batches.values():
+                tasks.start_soon(self._append, *batch)
 
     async def _append(
         self, container: AnyContainer, indexes: list[int], requests: list[AppendRequest]

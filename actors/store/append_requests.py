@@ -71,7 +71,8 @@ def append_many_request(
 
 def joined_request(append: JoinedAppend, bytes_max: int) -> AppendRequest:
     data, writer, first, count = append.data, append.writer, append.first_event, append.count
-    _check_size(data, bytes_max)
+    if type(data) is not bytes or len(data) > bytes_max:
+        _check_size(data, bytes_max)
     return AppendRequest(append.name, data, writer, first, count, *check_joined(append))
 
 

@@ -59,6 +59,10 @@ STATES: StateTable[LogState, LogEvent] = StateTable(
 )
 
 
+_STEPS = STATES.steps
+"""Without a call more for each append."""
+
+
 class LogLifecycle:
     """The state of the log ``name``. An illegal call raises what its caller should act on: ``Unavailable``,
     ``NotOwner`` or ``ClosedError``; a call out of order is a bug and raises ``RuntimeError``."""
@@ -71,7 +75,7 @@ class LogLifecycle:
         self.state = LogState.NEW
 
     def step(self, event: LogEvent) -> None:
-        after = STATES.find(self.state, event)
+        after = _STEPS.get((self.state, event))
         if after is None:
             raise self._refusal(event.value)
         self.state = after

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import NamedTuple
 
 import anyio
@@ -84,15 +83,6 @@ from .local_writer import (
 )
 
 
-class _Group(NamedTuple):
-    """The arguments of an append."""
-
-    buffers: Sequence[Buffer]
-    size: int
-    tag: int
-    truncate_before: int
-
-
 class _Appended(NamedTuple):
     """The result of an append's program."""
 
@@ -134,7 +124,6 @@ class LocalLog(DurableDataLog):
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)
-        self._ending = _EndingOnFailure(self._life, folder)
         # An uncontended append must not yield to the event loop.
         self._turn = anyio.Lock(fast_acquire=True)
         self._sweeping = anyio.Lock()
@@ -164,8 +153,11 @@ class LocalLog(DurableDataLog):
 
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
-        with self._ending:
+        try:
             found, self._index = await self._files.run(self._open(above, after))
+        except BaseException as error:
+            self._end(error)
+            raise
         self._history, self._register = found.history, found.register
         self._truncate_before = found.history.truncate_before
         self._own(found.epoch, found.owned)
@@ -201,8 +193,11 @@ class LocalLog(DurableDataLog):
 
     async def inspect(self) -> OpenedLog:
         self._life.step(LogEvent.BEGIN_OPEN)
-        with self._ending:
+        try:
             found, self._index = await self._files.run(self._inspect())
+        except BaseException as error:
+            self._end(error)
+            raise
         self._history = found.history
         self._epoch, self._next_group = found.epoch, found.history.next_group
         self._life.step(LogEvent.INSPECTED)
@@ -296,12 +291,24 @@ class LocalLog(DurableDataLog):
         check_group(size, tag, truncate_before, self._next_group)
         # Not before the checks: a refused argument is the caller's mistake and must not end this owner (W6).
         self._life.step(LogEvent.BEGIN_APPEND)
-        with self._ending:
-            async with self._turn:
-                found = await self._files.run(self._append(_Group(buffers, size, tag, truncate_before)))
+        try:
+            try:
+                # Most need not wait. The program looks whether it is cancelled.
+                self._turn.acquire_nowait()
+            except anyio.WouldBlock:
+                await self._turn.acquire()
+            try:
+                found = await self._files.run(self._append(buffers, size, tag, truncate_before))
                 return self._apply(found, size, truncate_before)
+            finally:
+                self._turn.release()
+        except BaseException as error:
+            self._end(error)
+            raise
 
-    def _append(self, group: _Group) -> Program[_Appended]:
+    def _append(
+        self, buffers: Sequence[Buffer], size: int, tag: int, truncate_before: int
+    ) -> Program[_Appended]:
         current, register, parts = self._current, self._register, self._parts
         spare: Seal | None = None
         assert current is not None
@@ -322,7 +329,7 @@ class LocalLog(DurableDataLog):
             current, register = rolled or (current, register)
             parts, spare = (sealed, spare) if rolled else (parts, None)
 
-        end = current.position + FRAME_HEADER_BYTES + group.size
+        end = current.position + FRAME_HEADER_BYTES + size
         allocated = current.allocated
         # Compared here too: this runs for every group, and most need neither call.
         if allocated < end + self._options.reserve:
@@ -335,9 +342,9 @@ class LocalLog(DurableDataLog):
             current.position,
             self._epoch,
             self._next_group,
-            group.tag,
-            group.truncate_before,
-            group.buffers,
+            tag,
+            truncate_before,
+            buffers,
             self._scratch,
         )
         try:
@@ -604,37 +611,19 @@ class LocalLog(DurableDataLog):
         assert self._current is not None
         return self._register, self._current
 
+    def _end(self, error: BaseException) -> None:
+        """W6: a failure, a cancellation too, ends this owner. Raises what an ``OSError`` means."""
+        mapped = _mapped(error, self._context.layout.folder) if isinstance(error, OSError) else error
+        self._life.failed(mapped)
+        if mapped is not error:
+            raise mapped from error
+
     @contextmanager
     def _mapped_errors(self) -> Generator[None]:
         try:
             yield
         except OSError as error:
             raise _mapped(error, self._context.layout.folder) from error
-
-
-class _EndingOnFailure:
-    """W6: any exception in the body, a cancellation too, ends this owner. It holds nothing of one body, so a
-    log has one of it: generators would cost each append more than a microsecond."""
-
-    __slots__ = ("_folder", "_life")
-
-    def __init__(self, life: LogLifecycle, folder: str) -> None:
-        self._life = life
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-
-        mapped = _mapped(error, self._folder) if isinstance(error, OSError) else error
-        self._life.failed(mapped)
-        if mapped is not error:
-            raise mapped from error
 
 
 def _mapped(error: OSError, folder: str) -> TierlogError:

@@ -116,6 +116,10 @@ def check_size(value: object, what: str = "size") -> int:
 
 def check_many(what: str, values: Iterable[T]) -> Iterable[T]:
     """``values``, if it is an iterable other than text or bytes, whose items are characters and numbers."""
+    # An abstract class is slow to ask.
+    if type(values) is list or type(values) is tuple:
+        return values
+
     if isinstance(values, (str, bytes, bytearray, memoryview)) or not isinstance(values, Iterable):
         raise InvalidArgument(f"{what} are an iterable of items, not {type(values).__name__}")
 
@@ -317,5 +321,10 @@ def check_joined(append: JoinedAppend) -> tuple[int | None, int | None, int | No
     expected = (
         None if append.expected_offset is None else check_offset(append.expected_offset, "expected_offset")
     )
-    history = history_of_append(append.history, append.writer or None, expected)
-    return previous_event(append.previous_event, append.first_event), expected, history
+    # Most have neither, and need no further call.
+    history, previous = append.history, append.previous_event
+    if history is not None:
+        history = history_of_append(history, append.writer or None, expected)
+    if previous is not None:
+        previous = previous_event(previous, append.first_event)
+    return previous, expected, history

@@ -1,10 +1,10 @@
 """Drives I/O programs on the operating system (vocabulary: ``base/files.py``). A whole program runs in one
 hop into a worker thread.
 
-Every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host application may
-exhaust (rule W7). Cancellation: before its first call a program is dropped; after that ``run`` waits for the
-last call, even if asyncio cancels the task past anyio's shield, because a running call owns its descriptor
-(rule W7).
+Every lane has a thread or a ``CapacityLimiter`` of its own, never anyio's shared one, which the host
+application may exhaust (rule W7). Cancellation: before its first call a program is dropped; after that
+``run`` waits for the last call, even if asyncio cancels the task past anyio's shields, because a running call
+owns its descriptor (rule W7).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import os
 import stat
 from _thread import LockType, allocate_lock
@@ -364,31 +365,34 @@ class _Counts(Struct, eq=False):
     running: int = 0
 
 
-class _Job:
-    """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides
-    whether it runs."""
+_NOTHING = object()
 
-    __slots__ = ("_counts", "_drive", "_program", "claim", "done", "value")
+
+class _Job:
+    """One program on its way through a thread. The first to acquire ``lock``, thread or caller, decides
+    whether it runs; the thread holds it until the program has ended."""
+
+    __slots__ = ("_counts", "_drive", "_program", "has_begun", "lock", "value")
 
     def __init__(self, program: Program[Any], drive: Callable[[Program[Any]], Any], counts: _Counts) -> None:
         self._program = program
         self._drive = drive
         self._counts = counts
-        self.claim: LockType = allocate_lock()
-        self.done: LockType = allocate_lock()
         # A lock and not an event of the loop: the thread releases it even if the loop has ended.
-        self.done.acquire()
-        self.value: Any = None
+        self.lock: LockType = allocate_lock()
+        self.has_begun = False
+        self.value: Any = _NOTHING
 
     def __call__(self) -> Any:
-        if not self.claim.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             return None
+        self.has_begun = True
         try:
             self.value = self._drive(self._program)
             return self.value
         finally:
             self._counts.running -= 1
-            self.done.release()
+            self.lock.release()
 
 
 MakeThread = Callable[[], Callable[[Callable[[], Any]], Awaitable[Any]] | None]
@@ -412,29 +416,34 @@ class LocalFiles(Files):
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, program: Program[T]) -> T:
-        limiter = self._limiter
-        if limiter is None:
-            # A limiter belongs to the event loop that first uses it.
-            limiter = self._limiter = anyio.CapacityLimiter(self._width)
+        if self._thread is None and self._limiter is None:
+            # Both belong to the event loop that first uses them.
             self._thread = self._make_thread() if self._width == 1 else None
+            self._limiter = anyio.CapacityLimiter(self._width)
         job = _Job(program, self._drive, self._counts)
         self._counts.programs += 1
         self._counts.running += 1
         try:
-            value: T = await (
-                anyio.to_thread.run_sync(job, abandon_on_cancel=False, limiter=limiter)
-                if self._thread is None
-                else _run_in(self._thread, job, limiter)
-            )
+            if self._thread is None:
+                value: T = await anyio.to_thread.run_sync(job, limiter=self._limiter)
+            else:
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                # Without a shield, which would cost more than all the rest here.
+                value = await self._thread(job)
         except BaseException:
-            if job.claim.acquire(blocking=False):
+            if not job.lock.acquire(blocking=False):
+                await _outlive(job)
+            elif not job.has_begun:
                 self._counts.running -= 1
                 program.close()
+                raise
+            # What anyio cancels, it cancels again: as behind a shield, at the next checkpoint.
+            if job.value is not _NOTHING and anyio.current_effective_deadline() == -math.inf:
+                value = job.value
             else:
-                await _outlive(job)
                 if isinstance(job.value, FileHandle):
                     drive(_closing(job.value))  # Nobody else has it, or would give up its lock.
-            raise
+                raise
         return value
 
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> LocalFiles:
@@ -458,36 +467,20 @@ class LocalFiles(Files):
         return f"<LocalFiles {self._name} width={self._width} running={self._counts.running}>"
 
 
-async def _run_in(
-    thread: Callable[[Callable[[], Any]], Awaitable[Any]], job: _Job, limiter: anyio.CapacityLimiter
-) -> Any:
-    """``anyio.to_thread.run_sync`` in another thread than anyio's."""
-    await anyio.lowlevel.checkpoint_if_cancelled()
-    try:
-        limiter.acquire_nowait()
-    except anyio.WouldBlock:
-        await limiter.acquire()
-    try:
-        with anyio.CancelScope(shield=True):
-            return await thread(job)
-    finally:
-        limiter.release()
-
-
 def _closing(handle: FileHandle) -> Program[None]:
     yield Close(handle)
 
 
 async def _outlive(job: _Job) -> None:
     """W7: wait for the thread, even if asyncio's own ``Task.cancel`` passes anyio's shield."""
-    while job.done.locked():
+    while job.lock.locked():
         try:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_wait_for, job.done, limiter=anyio.CapacityLimiter(1))
+                await anyio.to_thread.run_sync(_wait_for, job.lock, limiter=anyio.CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
             continue  # The caller raises the first cancellation.
 
 
-def _wait_for(done: LockType) -> None:
-    done.acquire()
-    done.release()
+def _wait_for(lock: LockType) -> None:
+    lock.acquire()
+    lock.release()

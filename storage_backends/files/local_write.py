@@ -40,6 +40,9 @@ _sync_file_range = _find_sync_file_range()
 def write_whole(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
     """Write all buffers one after the other at ``offset``, and return where they end. After an ``OSError``
     any part may be written."""
+    if len(buffers) <= _BUFFERS_MAX:
+        return _write_batch(fd, buffers, offset)
+
     for start in range(0, len(buffers), _BUFFERS_MAX):
         offset = _write_batch(fd, buffers[start : start + _BUFFERS_MAX], offset)
     return offset

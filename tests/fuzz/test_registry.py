@@ -39,7 +39,7 @@ EXEMPT = {
     "_NotFound.__call__": "matches a path that the server has split already; asked over HTTP in "
     "gateway_server",
     "actors/gateway/server/call.py "
-    "HttpCall.checked_length": "part of a call; asked over HTTP in gateway_server/test_requests.py",
+    "HttpCall._checked_length": "part of a call; asked over HTTP in gateway_server/test_requests.py",
     "storage_backends/chunks/s3_errors.py "
     "at_opening": "reads the words of botocore's error; see tests/actors/command_line/test_s3.py",
     "actors/cli/segment_read.py _id_prefix": "hex digits of an argument; see "

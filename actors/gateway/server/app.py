@@ -4,7 +4,7 @@ that no endpoint has are answered with problems."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
 import attrs
@@ -27,7 +27,7 @@ from . import (
     transaction_handlers,
     write_handlers,
 )
-from .call import Answer, HttpCall, Receive, Scope, Send
+from .call import Answer, HttpCall, Receive, Send
 from .context import ServerContext, ServerLimits
 from .endpoint import Endpoint, EndpointApp, Success, endpoint, endpoints_of, refuse
 from .exchange import App
@@ -109,13 +109,13 @@ class _Dispatch:
             if "{" not in route.path
         }
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[object]:
         app = self._exact.get((scope["method"], scope["path"]))
         if app is None:
-            await self._router(scope, receive, send)
-        else:
-            scope["path_params"] = {}
-            await app(scope, receive, send)
+            return self._router(scope, receive, send)
+
+        scope["path_params"] = {}
+        return app(scope, receive, send)
 
 
 def requests_of(app: Starlette) -> App:
@@ -176,7 +176,7 @@ class _NotFound:
     context: ServerContext
     routes: list[Route]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         allowed = sorted(
             {
                 method

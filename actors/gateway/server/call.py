@@ -22,6 +22,7 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, TooLarge, Unavailable, shown
 from ..wire.bodies import JSON_TYPE, encode_json, request_in_steps
 from ..wire.errors import RequestTimeout, UnsupportedMediaType
+from ..wire.headers import REQUEST_ID, only_values
 from ..wire.paths import parse_query
 from .context import Arrival, ServerContext
 from .fan_out import Chunk
@@ -29,7 +30,7 @@ from .gateway import Gateway
 from .large_body import LARGE_BYTES, LargeBody
 from .request_metrics import OperationCounts
 
-Scope = Mapping[str, Any]
+Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -38,6 +39,9 @@ SMALL_BYTES = 64 << 10
 """What a transport keeps for a client that does not read: answers up to this size need no room."""
 RAW = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 """Bytes, in schemas."""
+_REQUEST_ID = REQUEST_ID.lower().encode()
+_LENGTH = b"content-length"
+_OF_BODIES = frozenset({_LENGTH, b"content-type", b"content-encoding", b"transfer-encoding"})
 S = TypeVar("S", bound=ServerContext)
 B = TypeVar("B")
 
@@ -112,12 +116,8 @@ class HttpCall(Generic[S]):
     def header(self, name: str) -> str | None:
         """The only value of a header; twice is refused."""
         wanted = name.lower().encode()
-        values = [value for key, value in self.scope["headers"] if key == wanted]
-        # H4: of two values, a proxy may act on one and we on the other.
-        if len(values) > 1:
-            raise InvalidArgument(f"{name} is given twice")
-
-        return values[0].decode("latin-1") if values else None
+        value = only_values(self.scope["headers"], {wanted}).get(wanted)
+        return None if value is None else value.decode("latin-1")
 
     def query(self) -> dict[str, str]:
         """The parameters, which are among the endpoint's."""
@@ -169,14 +169,14 @@ class HttpCall(Generic[S]):
         self.counts.request_bytes += body.received
         return body.take()
 
-    async def in_steps(
+    def in_steps(
         self, content_type: str, maximum: int, steps: Callable[[Buffer], Iterable[int]]
-    ) -> None:
+    ) -> Awaitable[None]:
         """Take each step of ``steps(piece)``, for each piece of the body as it arrives, in a step of the
         event loop. It gives the bytes that what was made takes besides, which count as the body's do (rule
         H12)."""
         self._check_head(content_type, maximum)
-        await self._take_pieces(maximum, steps)
+        return self._take_pieces(maximum, steps)
 
     async def _take_pieces(self, maximum: int, steps: Callable[[Buffer], Iterable[int]]) -> None:
         size, more = 0, True
@@ -277,28 +277,33 @@ class HttpCall(Generic[S]):
     def _check_head(self, content_type: str, maximum: int) -> int:
         """Refuses a body by the request's head, before a byte of it is read. Returns its
         Content-Length; 0 without one."""
-        size = self.checked_length(maximum, is_append=content_type == BYTES_TYPE)
+        found = only_values(self.scope["headers"], _OF_BODIES)
+        size = self._checked_length(found, maximum, is_append=content_type == BYTES_TYPE)
         if size is None:
-            if self.header("Transfer-Encoding") is not None:
-                self._check_type(content_type)
+            if b"transfer-encoding" in found:
+                _check_type(found, content_type)
             return 0
 
         if size:
-            self._check_type(content_type)
+            _check_type(found, content_type)
         # Asked for and not taken: a head whose body never comes must not hold room (rule H12).
         self.server.check_room(size)
         return size
 
     def checked_length(self, maximum: int, *, is_append: bool) -> int | None:
         """The Content-Length; None without one. Raises ``TooLarge`` above ``maximum``."""
-        text = self.header("Content-Length")
+        found = only_values(self.scope["headers"], {_LENGTH})
+        return self._checked_length(found, maximum, is_append=is_append)
+
+    def _checked_length(self, found: Mapping[bytes, bytes], maximum: int, *, is_append: bool) -> int | None:
+        text = found.get(_LENGTH)
         if text is None:
             return None
 
         # 20 digits are more than any body has, and `int` raises for thousands.
-        size = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+        size = int(text) if text.isdigit() and len(text) < 20 else -1
         if size < 0:
-            raise InvalidArgument(f"Content-Length is a number, not {shown(text)}")
+            raise InvalidArgument(f"Content-Length is a number, not {shown(text.decode('latin-1'))}")
         if size <= maximum:
             return size
 
@@ -310,24 +315,10 @@ class HttpCall(Generic[S]):
 
     def release(self) -> None:
         """The request has ended: give back the memory of its body and of its answer."""
-        self.release_room()
+        if self._room:
+            self.release_room()
         if self._arrival is not None:
             self._arrival.release()
-
-    def _check_type(self, content_type: str) -> None:
-        # Strict on purpose: a browser sends forms and plain text to any server without asking, and never
-        # these types.
-        given = (self.header("Content-Type") or "").partition(";")[0].strip().lower()
-        if given != content_type:
-            raise UnsupportedMediaType(
-                f"the body's Content-Type is {content_type}, not {shown(given) if given else 'left out'}"
-            )
-
-        encoding = (self.header("Content-Encoding") or "identity").strip().lower()
-        if encoding != "identity":
-            raise UnsupportedMediaType(
-                f"Content-Encoding {shown(encoding)} is not supported: send the body unencoded"
-            )
 
     @asynccontextmanager
     async def while_connected(
@@ -417,12 +408,16 @@ class HttpCall(Generic[S]):
     async def answer(self, answer: Answer) -> None:
         if len(answer.body) > SMALL_BYTES:
             await self.take_room(len(answer.body))
-        self._keep_room(len(answer.body))
-        headers = dict(answer.headers)
+        if self._room:
+            self._keep_room(len(answer.body))
+        headers = answer.headers
         # RFC 9110, 8.6: a 204 has no Content-Length.
         if answer.status != 204:
-            headers["Content-Type"] = answer.content_type
-            headers["Content-Length"] = str(len(answer.body))
+            headers = {
+                **headers,
+                "Content-Type": answer.content_type,
+                "Content-Length": str(len(answer.body)),
+            }
         await self.begin(answer.status, headers)
         await self.block(answer.body, more=False)
 
@@ -451,22 +446,28 @@ class HttpCall(Generic[S]):
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
-        await self._send_message(
-            {"type": "http.response.start", "status": status, "headers": _raw(headers.items())}
-        )
+        self.scope["tierlog.status"] = status
+        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        raw.append((_REQUEST_ID, self.scope["tierlog.request_id"].encode()))
+        try:
+            await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        except OSError:
+            raise Disconnected from None
 
     async def block(self, data: Buffer, *, more: bool) -> None:
         """One block of the body; waits while the client does not read. The answer to HEAD ends with its
         head, a stream too."""
-        if self.scope["method"] == "HEAD":
-            # The handler ends here, or a stream would go on to read for nobody.
-            await self._send_message({"type": "http.response.body", "body": b"", "more_body": False})
-            if more:
-                raise Disconnected
-            return
-
+        is_head = self.scope["method"] == "HEAD"
+        if is_head:
+            data = b""
         self.counts.response_bytes += len(data)
-        await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
+        try:
+            await self._send({"type": "http.response.body", "body": data, "more_body": more and not is_head})
+        except OSError:
+            raise Disconnected from None
+        if is_head and more:
+            # The handler ends here, or a stream would go on to read for nobody.
+            raise Disconnected
         if self._room:
             await self.wait_read()
             self.release_room()
@@ -483,18 +484,25 @@ class HttpCall(Generic[S]):
 
         return counted
 
-    async def _send_message(self, message: Mapping[str, Any]) -> None:
-        try:
-            await self._send(message)
-        except OSError:
-            raise Disconnected from None
-
 
 Call = HttpCall[Gateway]
 
 
-def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+def _check_type(found: Mapping[bytes, bytes], content_type: str) -> None:
+    # Strict on purpose: a browser sends forms and plain text to any server without asking, and never these
+    # types.
+    given = found.get(b"content-type", b"").decode("latin-1")
+    if given != content_type and (given := given.partition(";")[0].strip().lower()) != content_type:
+        raise UnsupportedMediaType(
+            f"the body's Content-Type is {content_type}, not {shown(given) if given else 'left out'}"
+        )
+
+    if b"content-encoding" in found:
+        encoding = found[b"content-encoding"].decode("latin-1").strip().lower()
+        if encoding not in ("identity", ""):
+            raise UnsupportedMediaType(
+                f"Content-Encoding {shown(encoding)} is not supported: send the body unencoded"
+            )
 
 
 def body_too_large(path: str, maximum: int) -> TooLarge:

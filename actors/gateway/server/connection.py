@@ -134,7 +134,7 @@ class HttpConnection(WriteSide, asyncio.BufferedProtocol):
             request.disconnect()
         self._requests = deque(list(self._requests)[:1])  # those that wait never start
         # A handler that waits in ``send`` goes on and finds that the client left.
-        self._writable.set()
+        self._end_waits()
 
     def eof_received(self) -> bool:
         """Returns whether the connection stays for the answers to what is complete. A reader that waits at a

@@ -7,6 +7,7 @@ server drains (rule H15). Plain code of the event loop's thread."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -19,6 +20,7 @@ import attrs
 
 from ....storage_backends.base.errors import Throttled, Unavailable
 from ....storage_backends.base.world import World
+from ...kernel.event_loop import loop_clock
 from ...telemetry.tracing import Tracing
 from ..wire.batch import ITEMS_MAX
 from ..wire.bodies import COMMIT_BYTES_MAX
@@ -90,14 +92,16 @@ class Arrival:
         self._received = self._extra = 0
         self.held = 0
         self._paused = 0.0
-        self.covered = anyio.current_time()
-        """Up to this time its bytes satisfy the minimum rate. Never later than now: what came early does not
-        allow a body to stop later, with all its room."""
+        self.covered = -math.inf
+        """Up to this time its bytes satisfy the minimum rate, once there is a wait for more. Never later than
+        now: what came early does not allow a body to stop later, with all its room."""
         self.is_dropped = False
         self.scope: anyio.CancelScope | None = None
         """Its handler waits for more bytes in this scope."""
 
     def __enter__(self) -> Self:
+        if self.covered == -math.inf:
+            self.covered = self._server.clock()
         self._server._arriving.add(self)
         return self
 
@@ -112,12 +116,13 @@ class Arrival:
 
     @property
     def is_late(self) -> bool:
-        return self.is_dropped or self.deadline <= anyio.current_time()
+        return self.is_dropped or self.deadline <= self._server.clock()
 
     def take(self, received: int) -> None:
         """There are ``received`` bytes in all. Raises ``Throttled`` if there is no room for them."""
-        earned = (received - self._received) / self._server.limits.body_rate
-        self.covered = min(anyio.current_time(), self.covered + earned)
+        if self.covered > -math.inf:
+            earned = (received - self._received) / self._server.limits.body_rate
+            self.covered = min(self._server.clock(), self.covered + earned)
         self._received = received
         self._hold()
 
@@ -127,20 +132,22 @@ class Arrival:
         self._hold()
 
     def _hold(self) -> None:
-        wanted = self._received + self._extra
-        self._server.check_room(wanted - self.held, self)
-        self._server._in_flight_bytes += wanted - self.held
+        wanted, server = self._received + self._extra, self._server
+        if server._in_flight_bytes + wanted - self.held > server.limits.in_flight_bytes:
+            server.check_room(wanted - self.held, self)
+        server._in_flight_bytes += wanted - self.held
         self.held = wanted
 
     def take_more(self, size: int) -> None:
         """``take``, of a body that is passed on."""
-        self._paused = anyio.current_time()
+        self._paused = self._server.clock()
         self.take(self._received + size)
 
     def resume(self) -> None:
         """Its receiver takes more: the time that it took for what is there was not the sender's."""
         if self._paused:
-            self.covered = min(anyio.current_time(), self.covered + anyio.current_time() - self._paused)
+            now = self._server.clock()
+            self.covered = min(now, self.covered + now - self._paused)
 
     def sent(self) -> None:
         """What has arrived is not in memory any more."""
@@ -169,6 +176,7 @@ class ServerContext:
         self, world: World, limits: ServerLimits, tracing: Tracing | None = None, names: Iterable[str] = ()
     ) -> None:
         """``names``: under which clients reach the server, besides loopback."""
+        self.clock = loop_clock()
         self.guard = Guard(names)
         self.world = world
         self.limits = limits
@@ -269,11 +277,14 @@ class ServerContext:
         """Raises ``Throttled`` if there is no room for ``size`` bytes, or for as many more of ``body``.
         Bodies that arrive too slowly lose their room first. One body that is larger than the whole bound is
         admitted alone."""
+        if self._in_flight_bytes + size <= self.limits.in_flight_bytes:
+            return
+
         held = 0 if body is None else body.held
         if self._has_room(size, held):
             return
 
-        late = anyio.current_time() - self.limits.body_grace
+        late = self.clock() - self.limits.body_grace
         slow = [other for other in self._arriving if other.covered < late and other is not body]
         for other in sorted(slow, key=attrgetter("covered")):
             other.drop()

@@ -116,10 +116,6 @@ class Endpoint:
     body_limit: str = "json_bytes"
     """The field of ``ServerLimits`` that bounds a JSON body."""
 
-    @property
-    def query_names(self) -> list[str]:
-        return [parameter.name for parameter in self.parameters if parameter.location == "query"]
-
 
 def endpoint(
     method: str,
@@ -184,53 +180,51 @@ class EndpointApp(Generic[S]):
         self._route = endpoint.path.replace(":path}", "}")
         body = endpoint.body
         self._json_body = body.type if body is not None and body.content_type == JSON_TYPE else None
+        self._query_names = [
+            parameter.name for parameter in endpoint.parameters if parameter.location == "query"
+        ]
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         scope["tierlog.operation"] = self.endpoint.operation
         scope["tierlog.route"] = self._route
-        call = HttpCall(self.server, self._counts, scope, receive, send, self.endpoint.query_names)
+        call = HttpCall(self.server, self._counts, scope, receive, send, self._query_names)
         self._counts.in_flight += 1
         try:
-            await self._answer(call)
+            try:
+                answer = await self._handle(call)
+                if answer is not None:
+                    await call.answer(answer)
+            except Disconnected:
+                raise
+            except Exception as error:  # noqa: BLE001 - every error has an answer
+                await self._refuse(call, error)
         except Disconnected:
             scope["tierlog.disconnected"] = True
         finally:
             self._counts.in_flight -= 1
             call.release()
 
-    async def _answer(self, call: HttpCall[S]) -> None:
-        try:
-            answer = await self._handle(call)
-            if answer is not None:
-                await call.answer(answer)
-        except Disconnected:
-            raise
-        except Exception as error:  # noqa: BLE001 - every error has an answer
-            await self._refuse(call, error)
-
     async def _handle(self, call: HttpCall[S]) -> Answer | None:
+        endpoint, server = self.endpoint, self.server
         # Their bound is their own: twenty thousand parked readers must not keep one append out.
-        if self.endpoint.is_tail:
-            return await self._call_handler(call)
-
-        self.server.begin_request()
+        counts = not endpoint.is_tail
+        if counts:
+            server.begin_request()
         try:
-            return await self._call_handler(call)
+            if endpoint.is_documented:
+                if call.scope["query_string"]:
+                    call.query()  # one that is unknown or repeated is refused, whether it is read or not
+                if server.forwarder and await server.forwards(call, parks=endpoint.is_tail):
+                    return None
+
+            if self._json_body is None:
+                found = await endpoint.handler(call)
+            else:
+                limit = getattr(server.limits, endpoint.body_limit)
+                found = await endpoint.handler(call, await call.json_body(self._json_body, limit))
         finally:
-            self.server.end_request()
-
-    async def _call_handler(self, call: HttpCall[S]) -> Answer | None:
-        endpoint = self.endpoint
-        if endpoint.is_documented:
-            call.query()  # one that is unknown or repeated is refused, whether the handler reads it or not
-            if self.server.forwarder and await self.server.forwards(call, parks=endpoint.is_tail):
-                return None
-
-        if self._json_body is None:
-            found = await endpoint.handler(call)
-        else:
-            limit = getattr(self.server.limits, endpoint.body_limit)
-            found = await endpoint.handler(call, await call.json_body(self._json_body, limit))
+            if counts:
+                server.end_request()
         if found is None or isinstance(found, Answer):
             return found
 
@@ -250,10 +244,11 @@ class EndpointApp(Generic[S]):
 
 
 async def refuse(
-    server: ServerContext, scope: Scope, receive: Receive, send: Send, error: TierlogError
+    server: ServerContext, scope: dict[str, Any], receive: Receive, send: Send, error: TierlogError
 ) -> None:
     """Answer a request that reaches no endpoint."""
-    call = HttpCall(server, OperationCounts(), {**scope, "path_params": {}}, receive, send)
+    scope["path_params"] = {}
+    call = HttpCall(server, OperationCounts(), scope, receive, send)
     with suppress(Disconnected):
         await call.answer(problem_answer(scope, error))
 

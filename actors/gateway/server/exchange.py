@@ -63,7 +63,7 @@ class Signal:
                 self._waiter = None
 
 
-App = Callable[[Any, Any, Any], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[object]]
 
 
 class Exchange:
@@ -270,11 +270,12 @@ def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def check_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """``headers`` of an answer, with names in lower case."""
-    found = [(name.lower(), value) for name, value in headers]
-    for name, value in found:
+    search, found = _FORBIDDEN_IN_HEADER.search, []
+    for name, value in headers:
         # A line feed would begin another header, or another answer (RFC 9110, 5.5).
-        if _FORBIDDEN_IN_HEADER.search(value):
+        if search(value):
             raise RuntimeError(f"a header's value with a control character: {name!r}")
+        found.append((name.lower(), value))
     return found
 
 

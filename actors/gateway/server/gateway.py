@@ -186,12 +186,12 @@ class Gateway(ServerContext):
     async def forwards(self, call: HttpCall[Any], *, parks: bool) -> bool:
         return self._one_port is not None and await self._one_port.takes(call, parks=parks)
 
-    async def append_each(self, call: HttpCall[Any], items: Sequence[BatchItem]) -> list[Outcome]:
+    def append_each(self, call: HttpCall[Any], items: Sequence[BatchItem]) -> Awaitable[list[Outcome]]:
         """The outcome of each append of a batch."""
         if self._one_port is None:
-            return await self.store.append_each(items)
+            return self.store.append_each(items)
 
-        return await self._one_port.append_each(call, items)
+        return self._one_port.append_each(call, items)
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error``, with the owner's URL if another host owns the segment and this one knows which, or with

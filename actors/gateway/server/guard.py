@@ -13,6 +13,7 @@ from typing import Any
 
 from ....storage_backends.base.errors import InvalidArgument, TierlogError, shown
 from ..wire.errors import CrossOrigin, UnknownHost
+from ..wire.headers import only_values
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _KNOWN_MAX = 1024
@@ -36,7 +37,7 @@ class Guard:
     def refusal(self, scope: Mapping[str, Any]) -> TierlogError | None:
         """Why the request is not taken; None if it is."""
         try:
-            found = _headers(scope)
+            found = only_values(scope["headers"], _WANTED)
             host = found.get(b"host")
             if host is None:
                 # HTTP/1.0 does not know the header, and no browser speaks it.
@@ -44,7 +45,8 @@ class Guard:
                     raise InvalidArgument("the request has no Host header, which RFC 9112 requires")
             elif host not in self._known:
                 self._check_host(host, scope["server"])
-            if scope["method"] not in _SAFE:
+            # Programs send neither.
+            if (b"origin" in found or b"sec-fetch-site" in found) and scope["method"] not in _SAFE:
                 self._check_origin(found, scope["scheme"], host)
         except TierlogError as error:
             return error
@@ -85,18 +87,6 @@ class Guard:
 
 
 _WANTED = frozenset({b"host", b"origin", b"sec-fetch-site"})
-
-
-def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        if name in _WANTED:
-            # A proxy may have checked the other one.
-            if name in found:
-                raise InvalidArgument(f"{name.decode().title()} is given twice")
-
-            found[name] = value
-    return found
 
 
 def names_of(listen: str, advertise: str, names: str) -> tuple[str, ...]:

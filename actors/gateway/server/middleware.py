@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import anyio
-
 from ...telemetry.logging import add_to_events
+from ...telemetry.tracing import Tracing
 from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
 from .context import ServerContext
 from .endpoint import refuse
 from .request_metrics import CLIENT_GONE
 
-App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+App = Callable[[dict[str, Any], Receive, Send], Awaitable[object]]
 _HEADER = REQUEST_ID.lower().encode()
 _METHODS = ("GET", "HEAD", "POST")
 _TRACE_HEADERS = (b"traceparent", b"tracestate")
@@ -33,60 +32,50 @@ class RequestMiddleware:
         self._app = app
         self._gateway = gateway
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[object]:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
 
         request_id = scope["tierlog.request_id"] = self._request_id(scope)
         add_to_events(request_id=request_id)
         tracing = self._gateway.tracing
         if tracing is None:
-            await self._observe(scope, receive, send, request_id)
-            return
+            return self._observe(scope, receive, send)
 
+        return self._trace(tracing, scope, receive, send)
+
+    async def _trace(self, tracing: Tracing, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        request_id = scope["tierlog.request_id"]
         about = {**_request_attributes(scope), "request_id": request_id}
         with tracing.server(_method_of(scope), about, _trace_headers(scope)) as span:
             if span.trace_id:
                 add_to_events(trace_id=span.trace_id)
-            status = await self._observe(scope, receive, send, request_id)
+            status = await self._observe(scope, receive, send)
             route = scope.get("tierlog.route")
             if route is not None:
                 span.rename(f"{_method_of(scope)} {route}")
             span.answered(status, {"http.route": route})
 
-    async def _observe(self, scope: dict[str, Any], receive: Receive, send: Send, request_id: str) -> int:
+    async def _observe(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
         """Answer, and count the answer; returns its status."""
-        pair, begun, status = (_HEADER, request_id.encode()), anyio.current_time(), 0
-
-        async def observed(message: Mapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                # Here, so that refusals and problems have it too.
-                message = {**message, "headers": [*message["headers"], pair]}
-            await send(message)
-
+        gateway, method, status = self._gateway, scope["method"], 500
+        begun = gateway.clock()
         try:
-            refusal = self._gateway.guard.refusal(scope)
+            refusal = gateway.guard.refusal(scope)
             if refusal is None:
-                await self._app(scope, receive, observed)
+                await self._app(scope, receive, send)
             else:
-                await refuse(self._gateway, scope, receive, observed, refusal)
+                await refuse(gateway, scope, receive, send, refusal)
         finally:
-            if scope.get("tierlog.disconnected"):
-                status = CLIENT_GONE
-            # Only methods that exist here: the number of series must not depend on what clients send.
-            method = scope["method"] if scope["method"] in _METHODS else "other"
+            # Without a head from the application, the connection answers 500 itself.
+            status = CLIENT_GONE if scope.get("tierlog.disconnected") else scope.get("tierlog.status", 500)
             if not scope.get("tierlog.is_parked"):  # or it counts itself when it ends
-                self._gateway.metrics.note(
-                    scope.get("tierlog.operation", "none"),
-                    method,
-                    status or 500,
-                    anyio.current_time() - begun,
+                # Only methods that exist here: the number of series must not depend on what clients send.
+                known = method if method in _METHODS else "other"
+                gateway.metrics.note(
+                    scope.get("tierlog.operation", "none"), known, status, gateway.clock() - begun
                 )
-        # Without a head from the application, the connection answers 500 itself.
-        return status or 500
+        return status
 
     def _request_id(self, scope: Mapping[str, Any]) -> str:
         for name, value in scope["headers"]:

@@ -50,7 +50,7 @@ class RequestMetrics:
 
     def note(self, name: str, method: str, status: int, seconds: float) -> None:
         """Counts a request that ended."""
-        operation = self.operation(name)
+        operation = self._operations.get(name) or self.operation(name)
         key = (method, status)
         operation.answers[key] = operation.answers.get(key, 0) + 1
         operation.seconds += seconds

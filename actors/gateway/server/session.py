@@ -112,7 +112,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call.disconnect()
-        self._writable.set()
+        self._end_waits()
 
     def eof_received(self) -> bool:
         """Returns whether the connection stays for answers. What waits at a tail, or for the rest of its
@@ -168,8 +168,11 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         try:
             while self._arrived and room:
                 frame = self._arrived.popleft()
-                room -= frame.kind == Kind.REQUEST
-                self._take(frame)
+                if frame.kind == Kind.REQUEST:
+                    room -= 1
+                    self._begin_call(frame)
+                else:
+                    self._take(frame)
         except TierlogError as error:
             self._refuse(error)
         if self._arrived:
@@ -222,10 +225,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
     # --- frames in ---------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind == Kind.REQUEST:
-            self._begin_call(frame)
-            return
-
+        """One that concerns a call that has begun."""
         call = self._calls.get(frame.call)
         if call is None:
             # It was answered, or cancelled, meanwhile. Or never begun, because the session ends.

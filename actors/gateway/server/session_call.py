@@ -233,9 +233,10 @@ class SessionCall(Exchange):
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.is_answer_started = True
-        self._head = (status, check_headers(headers))
+        found = check_headers(headers)
+        self._head = (status, found)
         # A stream may have nothing to send for long, and its client waits for the head.
-        if all(name != b"content-length" for name, _ in self._head[1]) and status == 200:
+        if status == 200 and b"content-length" not in dict(found):
             self._pump()
 
     def _add(self, data: Any, *, more: bool) -> None:
@@ -279,7 +280,8 @@ class SessionCall(Exchange):
         if written:
             self._session.write(written)
         if not self._pending:
-            self._drop_pending()
+            if self._timer is not None or self._sent is not None:
+                self._drop_pending()
         elif self._timer is None:
             # H10: as for a connection whose client does not read.
             seconds = write_side.WRITE_DELAY + len(self._pending) / write_side.WRITE_RATE

@@ -6,7 +6,7 @@ When the record leaves the fan-out, a task reads on from its position, and may h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -48,7 +48,7 @@ class WaitingTail:
 
         if self._call is None:
             # The middleware counts a request when its handler ends.
-            cast(dict[str, Any], call.scope)["tierlog.is_parked"] = True
+            call.scope["tierlog.is_parked"] = True
             self._gateway.metrics.operation(_OPERATION).in_flight += 1
         self._call, self._fan_out, self.position = parked, fan_out, position
         fan_out.join(self)

@@ -8,6 +8,7 @@ cut off has no effect (rule H7).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ....storage_backends.base.checksum import Buffer
@@ -60,6 +61,8 @@ from ..wire.bodies import (
 from ..wire.paths import Verb
 from .call import BYTES_TYPE, RAW, Answer, Call, HttpCall, json_answer
 from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
+
+_batch_limits = lru_cache(BatchLimits)
 
 
 @verb(
@@ -132,7 +135,7 @@ async def batch(call: Call) -> None:
 async def receive_batch(call: HttpCall[Any], append_bytes_max: int) -> list[BatchItem]:
     """The items of the body."""
     limits = call.server.limits
-    decoder = BatchDecoder(BatchLimits(limits.batch_items, append_bytes_max))
+    decoder = BatchDecoder(_batch_limits(limits.batch_items, append_bytes_max))
     items: list[BatchItem] = []
 
     def decode(piece: Buffer) -> Iterator[int]:

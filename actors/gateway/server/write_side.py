@@ -20,6 +20,8 @@ class WriteSide:
         self._loop = loop
         self.transport: Any = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self.is_writable = True
+        """The client has read what it was sent."""
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -31,19 +33,16 @@ class WriteSide:
     # --- what the transport calls ------------------------------------------------------------------
 
     def pause_writing(self) -> None:
+        self.is_writable = False
         self._writable.clear()
         self._limit_writing()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._end_waits()
         if not self.transport.is_closing():
             self._stop_write_timer()
 
     # --- what answers wait for ---------------------------------------------------------------------
-
-    @property
-    def is_writable(self) -> bool:
-        return self._writable.is_set()
 
     async def wait_writable(self) -> None:
         await self._writable.wait()
@@ -69,6 +68,10 @@ class WriteSide:
             self._limit_writing()
 
     # --- inside ------------------------------------------------------------------------------------
+
+    def _end_waits(self) -> None:
+        self.is_writable = True
+        self._writable.set()
 
     def _limit_writing(self) -> None:
         """H10: a client that does not read must not keep the connection and what it was sent."""

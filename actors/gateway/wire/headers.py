@@ -10,7 +10,7 @@ by hand."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import attrs
@@ -56,6 +56,19 @@ class AppendHeaders:
     previous_event_number: int | None = None
     expected_offset: int | None = None
     history: int | None = None
+
+
+def only_values(headers: Iterable[tuple[bytes, bytes]], wanted: Container[bytes]) -> dict[bytes, bytes]:
+    """The values of those ``wanted`` that a request has (names in lower case). Twice is refused (rule H4): of
+    two values, a proxy may have checked or act on the other one."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in wanted:
+            if name in found:
+                raise InvalidArgument(f"{name.decode().title()} is given twice")
+
+            found[name] = value
+    return found
 
 
 def append_headers(append: AppendHeaders) -> dict[str, str]:

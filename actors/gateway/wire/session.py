@@ -24,6 +24,7 @@ import enum
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from ....storage_backends.base.checksum import Buffer
@@ -245,7 +246,7 @@ def request_parts(head: bytes, size: int, window: int, begin: Buffer) -> tuple[B
 
 
 def answer_parts(status: int, headers: Iterable[tuple[bytes, bytes]], begin: Buffer) -> tuple[Buffer, ...]:
-    head = b"\0".join(part for pair in headers for part in pair)
+    head = b"\0".join(chain.from_iterable(headers))
     return (_ANSWER.pack(status, len(head)), head, begin)
 
 

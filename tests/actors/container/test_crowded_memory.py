@@ -4,6 +4,7 @@ refused, and what relieves memory is not (rules M5, C6)."""
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -279,10 +280,11 @@ async def test_m5_creations_without_end_fill_no_memory_and_the_container_comes_b
 
         world.chunks.script = None
         healed.set()
-        later = list[str]()
+        later, numbers = list[str](), itertools.count(offered, 10)
         with anyio.fail_after(scaled(60)):
             while len(later) < CLIENTS:
-                later.extend(await create_many(owner, offered + len(later), 10))
+                # New names each time: of ten, some may be refused before others are accepted.
+                later.extend(await create_many(owner, next(numbers), 10))
                 await anyio.sleep(0.01)
             while owner.container.state.table.memory or segments.count > most // 2:
                 await store.append("tick", b".")

@@ -460,6 +460,31 @@ async def test_a_cancelled_program_is_waited_for(tmp_path: Path, files: LocalFil
     assert files.statistics().running == 0
 
 
+async def test_what_a_program_returns_reaches_a_caller_whose_scope_was_cancelled_meanwhile(
+    tmp_path: Path, files: LocalFiles
+) -> None:
+    """W7: the cancellation comes at the next checkpoint, so the caller can note what was done."""
+    go, token = threading.Event(), anyio.lowlevel.current_token()
+    entered = anyio.Event()
+
+    def tell() -> None:
+        anyio.from_thread.run_sync(entered.set, token=token)
+
+    async def cancel() -> None:
+        await entered.wait()
+        scope.cancel()
+        await anyio.lowlevel.checkpoint()
+        go.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel)
+        with anyio.CancelScope() as scope:
+            assert await files.run(waiting(tell, go, str(tmp_path / "a"))) == "done"
+            await anyio.lowlevel.checkpoint()
+            raise AssertionError("the cancellation was lost")
+    assert scope.cancelled_caught
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_asyncio_cannot_abandon_a_program_either(tmp_path: Path, files: LocalFiles) -> None:
     """``Task.cancel`` passes anyio's shields."""

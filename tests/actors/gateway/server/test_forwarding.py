@@ -505,7 +505,8 @@ async def test_h10_a_slow_reader_holds_the_owner_back(tmp_path: Path) -> None:
 async def test_h9_the_time_that_the_owner_takes_is_not_the_clients(tmp_path: Path) -> None:
     async with two_hosts(tmp_path) as (_, first, _):
         arrival = Arrival(first.served.gateway)
-        arrival.take_more(1000)
+        with arrival:
+            arrival.take_more(1000)
         before = arrival.deadline
         arrival.covered -= 60  # as if a minute passed, in which the owner took these bytes
         arrival._paused -= 60
