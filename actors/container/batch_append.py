@@ -72,22 +72,28 @@ async def _enter_all(
 ) -> tuple[list[int], list[int]]:
     """(what entered the mailbox, what was left when the container stopped)."""
     entered: list[int] = []
-    for position, index in enumerate(left):
-        if position and position % SLICE == 0:
+    for begin in range(0, len(left), SLICE):
+        if begin:
             await anyio.lowlevel.checkpoint()
-        request = requests[index]
-        try:
-            if not container.offer(request):
-                await container.accept(request)
-            entered.append(index)
-        except (Unavailable, ClosedError) as error:
-            if local.active is not container:
-                # With all that follow: an append must not overtake one before it in the batch.
-                return entered, left[position:]
+        part = left[begin : begin + SLICE]
+        if container.offer_all([requests[index] for index in part]):
+            entered += part
+            continue
 
-            outcomes[index] = as_value(error)
-        except TierlogError as error:
-            outcomes[index] = as_value(error)
+        for position, index in enumerate(part, begin):
+            request = requests[index]
+            try:
+                if not container.offer(request):
+                    await container.accept(request)
+                entered.append(index)
+            except (Unavailable, ClosedError) as error:
+                if local.active is not container:
+                    # With all that follow: an append must not overtake one before it in the batch.
+                    return entered, left[position:]
+
+                outcomes[index] = as_value(error)
+            except TierlogError as error:
+                outcomes[index] = as_value(error)
     return entered, []
 
 

@@ -531,6 +531,16 @@ class Container:
         request.reply = self._make_answer()
         return self.mailbox.offer(request, request.size)
 
+    def offer_all(self, requests: list[AppendRequest]) -> bool:
+        """``offer`` of appends in order: all of them, or none if one of them may have to wait."""
+        components, sizes = self._built, [request.size for request in requests]
+        if components is None or self.legacy is not None or not components.admission.is_open(sum(sizes)):
+            return False
+
+        for request in requests:
+            request.reply = self._make_answer()
+        return self.mailbox.offer_all(requests, sizes)
+
     async def append(self, request: AppendRequest) -> int | None:
         """Admit an append and return its answer."""
         await self.accept(request)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from msgspec import Struct
@@ -115,6 +116,18 @@ class _LaneQueue(Generic[T]):
         self.held = held + 1
         self.charged += charge
         self.accepted += 1
+        return True
+
+    def add_all(self, items: Sequence[T], charges: Sequence[int]) -> bool:
+        """``add`` of all, or of none."""
+        held, charged = self.held + len(items), self.charged + sum(charges)
+        if held > self.bounds.count or charged > self.bounds.size_bytes or self.waiting or self.granted:
+            return False
+
+        self.items.extend(items)
+        self.charges.extend(charges)
+        self.held, self.charged = held, charged
+        self.accepted += len(items)
         return True
 
     def release(self, count: int, charge: int) -> None:
@@ -243,6 +256,17 @@ class Mailbox(Generic[T]):
         queue = self._normal if lane is _NORMAL else self._internal
         if not queue.add(item, size + self._overhead):
             queue.refused += 1
+            return False
+
+        if self._wake is not None:
+            self._wake_consumer()
+        return True
+
+    def offer_all(self, items: Sequence[T], sizes: Sequence[int]) -> bool:
+        """Put ``items``, of ``sizes`` payload bytes, into the normal lane if all of them have room and no
+        putter waits. Returns whether it did; never after ``close``."""
+        overhead = self._overhead
+        if self._closed is not None or not self._normal.add_all(items, [size + overhead for size in sizes]):
             return False
 
         if self._wake is not None:

@@ -47,6 +47,37 @@ async def test_each_item_is_charged_an_overhead() -> None:
     assert mailbox.statistics().normal.size_bytes == 30
 
 
+async def test_offered_together_all_items_enter_or_none() -> None:
+    mailbox = small(count=3, size_bytes=60)
+    assert mailbox.offer_all("ab", [1, 1])
+    assert not mailbox.offer_all("cd", [1, 1]), "two more are too many"
+    assert not mailbox.offer_all("c", [29]), "so many bytes are too many"
+    assert mailbox.offer_all("c", [28])
+    assert mailbox.statistics().normal.size_bytes == 60
+    assert mailbox.drain_nowait(10, 1000) == ["a", "b", "c"]
+    assert mailbox.statistics().normal.size_bytes == 0
+    mailbox.close(ClosedError("closed"))
+    assert not mailbox.offer_all("d", [1])
+
+
+async def test_a2_items_that_are_offered_together_wake_the_consumer_and_pass_no_putter() -> None:
+    mailbox = small(count=2)
+    async with anyio.create_task_group() as tasks:
+
+        async def consume() -> None:
+            assert await mailbox.drain(10, 1000) == ["a", "b"]
+
+        tasks.start_soon(consume)
+        await anyio.wait_all_tasks_blocked()
+        assert mailbox.offer_all("ab", [1, 1])
+
+    mailbox.offer_all("ab", [1, 1])
+    async with anyio.create_task_group() as tasks:
+        await started(tasks, mailbox, "c")
+        assert mailbox.drain_nowait(10, 1000) == ["a", "b"]
+        assert not mailbox.offer_all("d", [1]), "the room is for the one who waits"
+
+
 async def test_a1_an_item_above_the_byte_bound_is_admitted_alone() -> None:
     """Else it would wait forever."""
     mailbox = small(size_bytes=30)

@@ -171,6 +171,9 @@ class Ownership:
         self.taken: list[str] = []
         self.closed = False
 
+    def offer_all(self, requests: list[AppendRequest]) -> bool:
+        return False  # one of them will have to wait
+
     def offer(self, request: AppendRequest) -> bool:
         if self.closed:
             raise Unavailable("stopped")
