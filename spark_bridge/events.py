@@ -276,8 +276,8 @@ def encode_arrow(column: pa.Array) -> Frames:
             f"{EVENT_BYTES_MAX}"
         )
 
-    # Arrow puts room for a header before each value, and the buffer of the result's values is the frames: only
-    # the bytes of a header that some event has are written.
+    # Arrow puts room for a header before each value, and the buffer of the result's values is the frames. Of
+    # headers only those bytes are written that are not zero in all of them.
     framed = pc.binary_replace_slice(values, 0, 0, bytes(HEADER_BYTES))
     _, offsets, data = framed.buffers()
     kind = np.int64 if pa.types.is_large_binary(framed.type) else np.int32
