@@ -33,9 +33,11 @@ _LENGTH = Struct(">I")
 _EQUAL_MIN = 16
 """The least number of events for which checking for equal lengths pays off."""
 _SHORT_BYTES = 256
-_SAMPLE_BYTES = 64 << 10
+_SAMPLE_BYTES = 16 << 10
 """Looking at every byte is faster than going from header to header where events are shorter, on average; the
 sample tells."""
+_REPAIRS_MAX = 12
+"""How often events are added that follow each other unseen: of 256 bytes or more, which half of them are."""
 _PLACES = 0x0001020304050607
 """Multiplied by a word in which one byte is 1, it has that byte's place in its highest byte."""
 
@@ -180,39 +182,71 @@ def _scanned_boundaries(data: Buffer) -> Sequence[int] | None:
 
 
 def _scan(data: Buffer) -> Sequence[int] | None:
-    """The headers of events below 64 KiB begin with two zero bytes, and text has none. So each place where
-    zeros begin is taken for a header, and then all are checked at once: an event must end where the next
-    header begins. None if one does not."""
+    """The headers of events below 64 KiB begin with two zero bytes, those below 256 bytes with three, and
+    text has none. So each aligned pair of zeros is taken for a part of a header: that finds all short events,
+    and half of the others. Then all are checked at once: an event must end where the next one begins, or one
+    begins there that was not found. None if it ends behind that: zeros may be a part of an event."""
     import numpy as np
 
     values = np.frombuffer(data, np.uint8)
-    zero = values[: max(0, len(values) - HEADER_BYTES + 2)] == 0
-    count = max(0, len(zero) - 1)
-    # Whole words of 8 places, of which most have no header: looking at words is faster.
-    first = np.zeros(-(-count // 8) * 8, np.bool_)
-    np.logical_and(zero[:-1], zero[1:], out=first[:count])
-    np.greater(first[1:count], zero[:-2], out=first[1:count])
-    words = first.view("<u8")
-    starts = np.flatnonzero(words != 0)
-    found = words[starts]
-    if (found & (found - np.uint64(1))).any():
-        starts = np.flatnonzero(first)  # Several in a word: frames have less than 8 bytes.
-    else:
-        starts <<= 3
-        starts += (found * np.uint64(_PLACES) >> np.uint64(56)).astype(np.int64)
+    last = len(values) - HEADER_BYTES
+    if last < 0 or values[:2].any():
+        return None
+
+    starts = _zeros(values)
     if not len(starts) or starts[0]:
-        return None
+        starts = np.insert(starts, 0, 0)
+    for _ in range(_REPAIRS_MAX):
+        starts = starts[: starts.searchsorted(last, "right")]
+        ends = values.take(starts + 2).astype(np.int64)
+        ends <<= 8
+        ends += values.take(starts + 3)
+        ends += starts
+        ends += HEADER_BYTES
+        gaps = np.flatnonzero(ends[:-1] != starts[1:])
+        if not len(gaps) and ends[-1] > last:
+            bounds = starts if ends[-1] > len(values) else np.append(starts, ends[-1:])
+            return bounds.data
 
-    ends = starts + HEADER_BYTES
-    ends += values[starts + 2].astype(np.int64) << 8
-    ends += values[starts + 3]
-    rest = len(values) - int(ends[-1])
-    # What follows the last one may only be less than a header.
-    if rest >= HEADER_BYTES or not np.array_equal(ends[:-1], starts[1:]):
-        return None
+        if (ends[:-1] > starts[1:]).any():
+            return None
 
-    bounds = starts if rest < 0 else np.append(starts, ends[-1:])
-    return bounds.astype(np.int64, copy=False).data
+        if ends[-1] <= last:
+            gaps = np.append(gaps, len(starts) - 1)
+        found = ends[gaps]
+        if values.take(found).any() or values.take(found + 1).any():
+            return None
+
+        starts = np.insert(starts, gaps + 1, found)
+    return None
+
+
+def _zeros(values: np.typing.NDArray[np.uint8]) -> np.typing.NDArray[np.int64]:
+    """Where zeros begin that have an aligned pair among them; only one may precede the pair."""
+    import numpy as np
+
+    # Aligned in memory: others are copied before they are compared.
+    skipped = values.__array_interface__["data"][0] & 1
+    count = (len(values) - skipped) // 2
+    # Whole words of 8 pairs, of which most have no header: looking at words is faster.
+    pairs = np.empty(-(-count // 8) * 8, np.bool_)
+    pairs[count:] = False
+    np.equal(values[skipped : skipped + 2 * count].view(np.uint16), 0, out=pairs[:count])
+    words = pairs.view("<u8")
+    starts = np.flatnonzero(words != 0)
+    found = words.take(starts)
+    if (found & (found - np.uint64(1))).any():
+        starts = np.flatnonzero(pairs)  # Several in a word: frames have less than 16 bytes.
+    else:
+        found *= np.uint64(_PLACES)
+        found >>= np.uint64(56)
+        starts <<= 3
+        starts += found.view(np.int64)
+    starts <<= 1
+    starts += skipped
+    inner = starts[starts.searchsorted(1) :]
+    inner -= values.take(inner - 1) == 0
+    return starts
 
 
 class Frames(NamedTuple):
@@ -242,14 +276,17 @@ def encode_arrow(column: pa.Array) -> Frames:
             f"{EVENT_BYTES_MAX}"
         )
 
-    # A column of headers, joined to the values row by row: the buffer of the result's values is the frames.
-    headers = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(HEADER_BYTES), len(values), [None, pa.py_buffer(sizes.astype(">u4"))]
-    ).cast(values.type)
-    joined = pc.binary_join_element_wise(headers, values, pa.scalar(b"", values.type))
-    _, offsets, data = joined.buffers()
-    kind = np.int64 if pa.types.is_large_binary(joined.type) else np.int32
-    bounds = np.frombuffer(offsets, kind)[joined.offset : joined.offset + len(joined) + 1].astype(np.int64)
+    # Arrow puts room for a header before each value, and the buffer of the result's values is the frames. Of
+    # headers only those bytes are written that are not zero in all of them.
+    framed = pc.binary_replace_slice(values, 0, 0, bytes(HEADER_BYTES))
+    _, offsets, data = framed.buffers()
+    kind = np.int64 if pa.types.is_large_binary(framed.type) else np.int32
+    bounds = np.frombuffer(offsets, kind)[framed.offset : framed.offset + len(framed) + 1].astype(np.int64)
+    written, begins = np.frombuffer(data, np.uint8), bounds[:-1]
+    for place in range(HEADER_BYTES):
+        shift = 8 * (HEADER_BYTES - 1 - place)
+        if largest >> shift:
+            written[begins + place] = sizes >> shift
     # A view, because few of the ends are looked at: no Python integer for each row.
     ends = (bounds[1:] - bounds[0]).data
     return Frames(memoryview(data)[int(bounds[0]) : int(bounds[-1])], ends)

@@ -157,8 +157,28 @@ def test_short_texts_are_found_by_a_scan_and_others_by_a_walk(length: int) -> No
 
     assert scanned is not None
     assert list(scanned) == expected
-    assert events._scanned_boundaries(events.encode([b"a" * 300, *contents, b"b\0", b"c"])) is None
+    assert events._scanned_boundaries(events.encode([*contents, b"b\0\0\0", b"c"])) is None
     assert events._scanned_boundaries(events.encode([b"a" * 400, b"a" * 401] * 100)) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 255), st.integers(250, 600)), min_size=1, max_size=40),
+    st.integers(0, 300),
+    st.booleans(),
+)
+def test_a_scan_finds_texts_of_any_length_at_any_address(
+    sizes: list[tuple[int, int]], cut: int, is_odd: bool
+) -> None:
+    """Of those with 256 bytes or more it sees only half of the headers, and finds the others by their
+    neighbours."""
+    pytest.importorskip("numpy")
+    data = events.encode([b"a" * size for pair in sizes for size in pair])
+    data = data[: max(4, len(data) - cut)]
+
+    scanned = events._scan(memoryview(bytes(is_odd) + data)[is_odd:])
+
+    assert scanned is not None
+    assert list(scanned) == events._walked_boundaries(data)
 
 
 @pytest.mark.parametrize("size", [0, 1, 250, 70_000])

@@ -15,6 +15,7 @@ from ..wire.headers import parse_number
 from ..wire.session import (
     BODY_WINDOW,
     CALL_MAX,
+    HEAD_ROOM,
     LARGE_BYTES,
     PIECE_BYTES,
     Frame,
@@ -35,8 +36,6 @@ CALL_WINDOW = 4 << 20
 """Bytes of an answer that may be on their way; they are taken as they come."""
 PLACED_MAX = 256 << 20
 """An answer that is larger comes in pieces: its size is the server's word, for which memory is taken."""
-_HEAD_ROOM = 4096
-"""Bytes that are received for the head of a frame whose payload has a place: what comes with it is copied."""
 STREAM_WINDOW = 256 << 10
 """The same of a tail, whose reader takes them."""
 
@@ -237,7 +236,7 @@ class ClientSession:
 
     def room(self, shared: memoryview) -> memoryview:
         """Where the next bytes are received."""
-        return self._decoder.rest or (shared[:_HEAD_ROOM] if self._expects_head else shared)
+        return self._decoder.rest or (shared[:HEAD_ROOM] if self._expects_head else shared)
 
     def filled(self, shared: memoryview, size: int) -> bool:
         """So many are there. Returns whether there is more to come. Raises as ``receive``."""

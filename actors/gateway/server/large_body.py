@@ -1,24 +1,35 @@
 """A large body of known size on its way from the socket into the ``bytes`` that the store keeps.
 
 Through the parser it would be copied five times, which costs more than the log and the disk together. The
-parser knows nothing of these bytes, so the connection continues with a new one."""
+parser knows nothing of these bytes, so the connection continues with a new one. In a session the payloads of
+its frames are received there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 import anyio
 
 from ....storage_backends.base.errors import Throttled
 from ..wire.filled_bytes import FilledBytes
 
-if TYPE_CHECKING:
-    from .connection import HttpConnection
-
 LARGE_BYTES = 256 << 10
 """Bodies from this size on bypass the parser."""
+
+
+class Carrier(Protocol):
+    """What receives the body: a connection, or a call of a session."""
+
+    def divert(self, body: LargeBody) -> None:
+        """What comes of the body from now on goes into its ``room``."""
+
+    def end_large_body(self) -> None:
+        """It is complete."""
+
+    def abandon_large_body(self) -> None:
+        """Nobody takes the rest."""
 
 
 class LargeBody:
@@ -26,17 +37,17 @@ class LargeBody:
 
     def __init__(
         self,
-        connection: HttpConnection,
+        carrier: Carrier,
         begun: bytes | bytearray,
         size: int,
         admit: Callable[[int], None],
     ) -> None:
         """``begun`` is here already; it is shorter than ``size``."""
-        self._connection = connection
+        self._carrier = carrier
         self._admit = admit
         self._bytes = FilledBytes(size)
         self._bytes.view[: len(begun)] = begun
-        self._size = size
+        self.size = size
         self._ended = anyio.Event()
         self.received = len(begun)
         self.is_lost = False
@@ -44,19 +55,24 @@ class LargeBody:
         """The server has no room for the rest."""
 
     def __enter__(self) -> Self:
-        self._connection.divert(self)
+        self._carrier.divert(self)
         self._take_room()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.is_lost and self.received < self._size:
-            self._connection.abandon_large_body()
+        if not self.is_lost and self.received < self.size:
+            self._carrier.abandon_large_body()
 
     @property
     def has_ended(self) -> bool:
-        return self.is_lost or self.refusal is not None or self.received == self._size
+        return self.is_lost or self.refusal is not None or self.received == self.size
+
+    @property
+    def memory(self) -> memoryview:
+        """All of it."""
+        return self._bytes.view
 
     @property
     def room(self) -> memoryview:
@@ -65,8 +81,8 @@ class LargeBody:
     def add(self, size: int) -> None:
         self.received += size
         self._take_room()
-        if self.received == self._size:
-            self._connection.end_large_body()
+        if self.received == self.size:
+            self._carrier.end_large_body()
             self._ended.set()
 
     def _take_room(self) -> None:

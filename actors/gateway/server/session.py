@@ -21,6 +21,7 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, TierlogError
 from ...telemetry.logging import get_logger
 from ..wire.session import (
+    HEAD_ROOM,
     Frame,
     FrameDecoder,
     FrameEncoder,
@@ -70,7 +71,9 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             name: upgraded[name] for name in ("client", "server", "scheme", "type", "asgi", "root_path")
         }
         self.frames = FrameEncoder()
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(self._place)
+        self._expects_head = False
+        """The next frame is probably one more of a body that has a place."""
         self._arrived: deque[Frame] = deque()
         """What the next turns take, at most what was read at once."""
         self._heads = HeadCache()
@@ -134,8 +137,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._limit_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # Shared by all connections, but for the rest of a large frame: frames are copied out of it.
-        return self._decoder.rest or self._buffer
+        # Shared by all connections, but for the rest of a large frame: other frames are copied out of it.
+        return self._decoder.rest or (self._buffer[:HEAD_ROOM] if self._expects_head else self._buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_dropping:
@@ -154,6 +157,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             return
 
         if self._arrived:
+            self._expects_head = bool(self._arrived[-1].placed and not self._arrived[-1].is_last)
             self._frame_begun = None
             self._connections.release(self)
         if decoder.is_inside:
@@ -232,13 +236,17 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             if frame.call > self._last_call and not self._has_ended:
                 raise InvalidArgument(f"call {frame.call} has not begun")
         elif frame.kind == Kind.BODY:
-            call.take_body(frame.payload, last=frame.is_last)
+            call.take_body(frame.payload, frame.placed, last=frame.is_last)
         elif frame.kind == Kind.WINDOW:
             call.add_credit(decode_number(frame.payload))
         elif frame.kind == Kind.CANCEL:
             call.cancel()
         else:
             raise InvalidArgument(f"a client sends no frame of kind {frame.kind}")
+
+    def _place(self, id: int, size: int) -> memoryview | None:
+        call = self._calls.get(id)
+        return None if call is None else call.place(size)
 
     def _begin_call(self, frame: Frame) -> None:
         if frame.call <= self._last_call:

@@ -27,6 +27,7 @@ from ..wire.session import (
 from . import write_side
 from .exchange import COPIED_MAX, App, Exchange, check_headers
 from .fan_out import Chunk
+from .large_body import LargeBody
 
 if TYPE_CHECKING:
     from .session import SessionConnection
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _NOTHING = memoryview(b"")
 _TOO_SLOW = "the client takes the answer too slowly"
 _HALF = "the answer ended half-way"
+_OTHER_SIZE = "the body of a call has another size than its head says"
 
 
 class Parked(Protocol):
@@ -51,9 +53,11 @@ class SessionCall(Exchange):
         "_granted",
         "_head",
         "_is_whole",
+        "_large",
         "_parked",
         "_pending",
         "_pieces",
+        "_placed",
         "_sent",
         "_session",
         "_taken",
@@ -79,6 +83,9 @@ class SessionCall(Exchange):
         self._takes_body = request.head.method == "POST"
         """Whether a handler reads the body: for no other method one does, and what comes is dropped."""
         self._pieces: list[Buffer] = []
+        self._large: LargeBody | None = None
+        """Where the body goes, in place of pieces; ``_placed`` bytes of it have their place."""
+        self._placed = 0
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
         """The head of the answer, which is sent with its first block."""
         self._pending = _NOTHING
@@ -108,6 +115,7 @@ class SessionCall(Exchange):
             "tierlog.park": self.park,
             "tierlog.body_window": BODY_WINDOW,
             "tierlog.whole_body": self.whole_body,
+            "tierlog.large_body": self.large_body,
             "tierlog.write_chunk": self.write_chunk,
             "tierlog.wait_read": self.wait_read,
             "tierlog.wait_left": self.wait_left,
@@ -115,21 +123,65 @@ class SessionCall(Exchange):
 
     # --- in ----------------------------------------------------------------------------------------
 
-    def take_body(self, piece: Buffer, *, last: bool) -> None:
-        self._expected -= len(piece)
-        self._granted -= len(piece)
+    def take_body(self, piece: Buffer, placed: int = 0, *, last: bool) -> None:
+        """``placed``: bytes that came to where ``place`` has said."""
+        size = len(piece) + placed
+        self._expected -= size
+        self._granted -= size
         if not self.more_body or self._expected < 0 or last is not (self._expected == 0):
-            raise InvalidArgument("the body of a call has another size than its head says")
+            raise InvalidArgument(_OTHER_SIZE)
         if self._granted < 0:
             raise InvalidArgument("the body of a call is larger than its window")
 
         self.more_body = not last
+        if self._large is not None:
+            self._fill(self._large, piece, size)
+            return
+
         if piece and not self.is_answered:
             if self._takes_body:
                 self._pieces.append(piece)
             else:
                 self._grant(len(piece))
         self.event.set()
+
+    def place(self, size: int) -> memoryview | None:
+        """Where the next bytes of the body go; None: they come as a piece."""
+        large = self._large
+        if large is None:
+            return None
+
+        begin, self._placed = self._placed, self._placed + size
+        if size > large.size - begin:
+            raise InvalidArgument(_OTHER_SIZE)
+        return large.memory[begin : self._placed]
+
+    def _fill(self, large: LargeBody, piece: Buffer, size: int) -> None:
+        # It was decoded before the handler asked for the whole body.
+        if piece and (memory := self.place(len(piece))) is not None:
+            memory[:] = piece
+        if self.more_body:
+            self._grant(size)
+        large.add(size)
+
+    def large_body(self, size: int, admit: Callable[[int], None]) -> LargeBody | None:
+        """As ``Exchange.large_body``."""
+        if not self.more_body or self.is_disconnected or self._session.is_input_ended:
+            return None
+
+        begun = b"".join(self._pieces)
+        self._pieces.clear()
+        self.event.clear()
+        return LargeBody(self, begun, size, admit)
+
+    def divert(self, body: LargeBody) -> None:
+        self._large, self._placed = body, body.received
+        self._grant(body.received)
+
+    def end_large_body(self) -> None:
+        self._large = None
+
+    abandon_large_body = end_large_body
 
     async def receive(self) -> dict[str, Any]:
         if self._session.is_input_ended and not self.event.is_set():
@@ -178,6 +230,9 @@ class SessionCall(Exchange):
     def disconnect(self) -> None:
         super().disconnect()
         self._drop_pending()
+        large, self._large = self._large, None
+        if large is not None:
+            large.lose()
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.gone()

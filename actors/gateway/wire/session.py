@@ -43,6 +43,8 @@ HEAD_BYTES_MAX = 64 << 10
 PAYLOAD_BYTES_MAX = PIECE_BYTES + HEAD_BYTES_MAX + 64
 BODY_WINDOW = 1 << 20
 """Bytes of a request's body that may be on their way before the handler takes them (rule N3)."""
+HEAD_ROOM = 4096
+"""Bytes that are received for the head of a frame whose payload has a place: what comes with it is copied."""
 WINDOW_MIN, WINDOW_MAX = 64 << 10, 16 << 20
 """Of an answer. The least one takes every answer for which no memory is admitted (rule H12)."""
 CALL_MAX = (1 << 32) - 1
@@ -170,7 +172,10 @@ class FrameDecoder:
     @property
     def held(self) -> int:
         """Bytes of memory for the frame that has begun."""
-        return len(self._begun) + (len(self._memory.view) if self._memory is not None else 0)
+        if self._memory is not None:
+            return len(self._memory.view)
+
+        return len(self._begun) + (0 if self._placing is None else self._placing.placed - len(self.rest))
 
     @property
     def is_inside(self) -> bool:

@@ -499,10 +499,10 @@ async def test_a_connection_lost_after_the_last_byte_of_a_large_body(
         def add(self, size: int) -> None:
             is_last = self.received + size == MIB
             if is_last and answered_first:
-                self._connection.transport.abort()
+                self._carrier.transport.abort()  # type: ignore[attr-defined]
             super().add(size)
             if is_last and not answered_first:
-                self._connection.transport.abort()
+                self._carrier.transport.abort()  # type: ignore[attr-defined]
 
     with monkeypatch.context() as lost:
         lost.setattr(exchange, "LargeBody", Lost)
