@@ -295,9 +295,8 @@ class Mailbox(Generic[T]):
         One consumer only. Raises the close reason once closed. Does not suspend if there are items.
         """
         while True:
-            batch = self.drain_nowait(count_max, bytes_max)
-            if batch:
-                return batch
+            if self._normal.items or self._internal.items:
+                return self.drain_nowait(count_max, bytes_max)
 
             if self._closed is not None:
                 self._raise_closed(self._closed)

@@ -245,7 +245,7 @@ class HttpCall(Generic[S]):
 
     async def next_piece(self, arrival: Arrival) -> tuple[bytes, bool]:
         """The next piece of a body that is passed on, and whether it is the last one. Its bytes count as in
-        memory until ``arrival.sent()``."""
+        memory until ``arrival.release()``."""
         # What the receiver takes its time for is not the client's delay.
         arrival.resume()
         with arrival, anyio.CancelScope(deadline=arrival.deadline) as arrival.scope:

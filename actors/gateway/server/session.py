@@ -148,7 +148,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         if self._arrived:
             if self._frame_timer is not None:
                 self._stop_frame_timer()
-            self._connections.release(self)
+            if self._connections.frame_bytes:
+                self._connections.release(self)
         if self._decoder.is_inside:
             self._connections.hold(self, self._decoder.held)
             self._time_frame()
