@@ -245,8 +245,10 @@ class Mailbox(Generic[T]):
             queue.refused += 1
             return False
 
-        if self._wake is not None:
-            self._wake_consumer()
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            wake.set()
         return True
 
     async def put(self, item: T, size: int, lane: Lane = Lane.NORMAL) -> None:

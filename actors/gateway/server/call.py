@@ -411,11 +411,8 @@ class HttpCall(Generic[S]):
         headers = answer.headers
         # RFC 9110, 8.6: a 204 has no Content-Length.
         if answer.status != 204:
-            headers = {
-                **headers,
-                "Content-Type": answer.content_type,
-                "Content-Length": str(len(answer.body)),
-            }
+            length = str(len(answer.body))
+            headers = {**headers, "Content-Type": answer.content_type, "Content-Length": length}
         await self.begin(answer.status, headers)
         await self.block(answer.body, more=False)
 
