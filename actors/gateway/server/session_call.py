@@ -171,7 +171,7 @@ class SessionCall(Exchange):
 
         begun = b"".join(self._pieces)
         self._pieces.clear()
-        self.event.clear()
+        self.event.is_set = False
         return LargeBody(self, begun, size, admit)
 
     def divert(self, body: LargeBody) -> None:
