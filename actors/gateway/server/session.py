@@ -112,6 +112,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._arrived.clear()
+        # It refers to a method of this session: only the garbage collector would free both.
+        self._decoder = FrameDecoder()
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call.disconnect()
@@ -247,6 +249,10 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
     def _place(self, id: int, size: int) -> memoryview | None:
         call = self._calls.get(id)
         return None if call is None else call.place(size)
+
+    def drop_place(self, call: SessionCall) -> None:
+        """Nobody takes the body of the call any more."""
+        self._decoder.drop_place(call.id)
 
     def _begin_call(self, frame: Frame) -> None:
         if frame.call <= self._last_call:

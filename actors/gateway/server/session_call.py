@@ -181,7 +181,9 @@ class SessionCall(Exchange):
     def end_large_body(self) -> None:
         self._large = None
 
-    abandon_large_body = end_large_body
+    def abandon_large_body(self) -> None:
+        self._large = None
+        self._session.drop_place(self)
 
     async def receive(self) -> dict[str, Any]:
         if self._session.is_input_ended and not self.event.is_set():
@@ -233,6 +235,7 @@ class SessionCall(Exchange):
         large, self._large = self._large, None
         if large is not None:
             large.lose()
+            self._session.drop_place(self)
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.gone()
@@ -335,6 +338,7 @@ class SessionCall(Exchange):
         if written:
             self._session.write(written)
         if not self._pending:
+            self._pending = _NOTHING  # an empty view, too, would keep the block while a tail waits
             if self._timer is not None or self._sent is not None:
                 self._drop_pending()
         elif self._timer is None:
