@@ -79,6 +79,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._heads = HeadCache()
         self._calls: dict[int, SessionCall] = {}
         self._last_call = 0
+        self.large_bytes = 0
+        """Of bodies that are received where they stay."""
         self._has_ended = self._is_dropping = False
         self.is_input_ended = False
         self._bytes_dropped = 0
