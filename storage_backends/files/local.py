@@ -431,14 +431,17 @@ class LocalFiles(Files):
                 # Without a shield, which would cost more than all the rest here.
                 value = await self._thread(job)
         except BaseException:
-            if not job.lock.acquire(blocking=False):
-                await _outlive(job)
-            elif not job.has_begun:
+            is_running = not job.lock.acquire(blocking=False)
+            if not is_running and not job.has_begun:
                 self._counts.running -= 1
                 program.close()
                 raise
-            # What anyio cancels, it cancels again: as behind a shield, at the next checkpoint.
-            if job.value is not _NOTHING and anyio.current_effective_deadline() == -math.inf:
+            # What anyio cancels, it cancels again: as behind a shield, at the next checkpoint. What asyncio
+            # cancels, before that or while this waits, it cancels once.
+            comes_again = self._thread is not None and anyio.current_effective_deadline() == -math.inf
+            if is_running and await _outlive(job):
+                comes_again = False
+            if comes_again and job.value is not _NOTHING:
                 value = job.value
             else:
                 if isinstance(job.value, FileHandle):
@@ -471,14 +474,17 @@ def _closing(handle: FileHandle) -> Program[None]:
     yield Close(handle)
 
 
-async def _outlive(job: _Job) -> None:
-    """W7: wait for the thread, even if asyncio's own ``Task.cancel`` passes anyio's shield."""
+async def _outlive(job: _Job) -> bool:
+    """W7: wait for the thread, even if asyncio's own ``Task.cancel`` passes anyio's shield. Returns whether
+    it did."""
+    again = False
     while job.lock.locked():
         try:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(_wait_for, job.lock, limiter=anyio.CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
-            continue  # The caller raises the first cancellation.
+            again = True  # The caller raises the first cancellation.
+    return again
 
 
 def _wait_for(lock: LockType) -> None:

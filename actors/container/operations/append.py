@@ -165,8 +165,8 @@ def append_plain(
             name = left.name
             try:
                 segment = state.segments.find(name)
-            except NotLoaded:
-                break
+            except (NotLoaded, TierlogError):
+                break  # or a damaged block of a run: ``decide_append`` raises it again
             if segment is None or segment.is_table or segment.sealed:
                 break
             sid, offset = segment.sid, segment.length

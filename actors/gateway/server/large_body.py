@@ -64,6 +64,10 @@ class LargeBody:
     ) -> None:
         if not self.is_lost and self.received < self.size:
             self._carrier.abandon_large_body()
+        # The refusal, once raised, refers to a frame that refers to this: the memory must not wait for the
+        # garbage collector.
+        if self.received < self.size or self.refusal is not None:
+            self._bytes.drop()
 
     @property
     def has_ended(self) -> bool:

@@ -79,6 +79,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._heads = HeadCache()
         self._calls: dict[int, SessionCall] = {}
         self._last_call = 0
+        self.large_bytes = 0
+        """Of bodies that are received where they stay."""
         self._has_ended = self._is_dropping = False
         self.is_input_ended = False
         self._bytes_dropped = 0
@@ -112,6 +114,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._arrived.clear()
+        # It refers to a method of this session: only the garbage collector would free both.
+        self._decoder = FrameDecoder()
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call.disconnect()
@@ -248,6 +252,10 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
     def _place(self, id: int, size: int) -> memoryview | None:
         call = self._calls.get(id)
         return None if call is None else call.place(size)
+
+    def drop_place(self, call: SessionCall) -> None:
+        """Nobody takes the body of the call any more."""
+        self._decoder.drop_place(call.id)
 
     def _begin_call(self, frame: Frame) -> None:
         if frame.call <= self._last_call:

@@ -32,6 +32,9 @@ from .large_body import LargeBody
 if TYPE_CHECKING:
     from .session import SessionConnection
 
+LARGE_BYTES_MAX = 64 << 20
+"""Of the bodies of one session that are received where they stay: each takes all its memory at its head.
+Others come in pieces."""
 _NOTHING = memoryview(b"")
 _TOO_SLOW = "the client takes the answer too slowly"
 _HALF = "the answer ended half-way"
@@ -168,6 +171,8 @@ class SessionCall(Exchange):
         """As ``Exchange.large_body``."""
         if not self.more_body or self.is_disconnected or self._session.is_input_ended:
             return None
+        if self._session.large_bytes + size > LARGE_BYTES_MAX:
+            return None
 
         begun = b"".join(self._pieces)
         self._pieces.clear()
@@ -176,12 +181,17 @@ class SessionCall(Exchange):
 
     def divert(self, body: LargeBody) -> None:
         self._large, self._placed = body, body.received
+        self._session.large_bytes += body.size
         self._grant(body.received)
 
     def end_large_body(self) -> None:
-        self._large = None
+        if self._large is not None:
+            self._session.large_bytes -= self._large.size
+            self._large = None
 
-    abandon_large_body = end_large_body
+    def abandon_large_body(self) -> None:
+        self.end_large_body()
+        self._session.drop_place(self)
 
     async def receive(self) -> dict[str, Any]:
         if self._session.is_input_ended and not self.event.is_set:
@@ -230,8 +240,8 @@ class SessionCall(Exchange):
     def disconnect(self) -> None:
         super().disconnect()
         self._drop_pending()
-        large, self._large = self._large, None
-        if large is not None:
+        if (large := self._large) is not None:
+            self.abandon_large_body()
             large.lose()
         parked, self._parked = self._parked, None
         if parked is not None:
@@ -335,6 +345,7 @@ class SessionCall(Exchange):
         if written:
             self._session.write(written)
         if not self._pending:
+            self._pending = _NOTHING  # an empty view, too, would keep the block while a tail waits
             if self._timer is not None or self._sent is not None:
                 self._drop_pending()
         elif self._timer is None:

@@ -147,6 +147,8 @@ class FrameEncoder:
 Place = Callable[[int, int], memoryview | None]
 """``place(call, size)``: memory of that size for what follows of the call's body; None: in the frame."""
 _NOTHING = memoryview(b"")
+_DROPPED = memoryview(bytearray(PAYLOAD_BYTES_MAX))
+"""Where bytes go that nobody reads, of all connections."""
 
 
 def _nowhere(call: int, size: int) -> None:
@@ -181,6 +183,12 @@ class FrameDecoder:
     def is_inside(self) -> bool:
         """Whether a frame has begun and is not complete."""
         return bool(self._begun or self.rest)
+
+    def drop_place(self, call: int) -> None:
+        """The memory chosen for the call's body is not needed: what still comes of a frame goes nowhere, and
+        does not keep all of it."""
+        if self._placing is not None and self._memory is None and self._placing.call == call:
+            self.rest = _DROPPED[: len(self.rest)]
 
     def feed(self, data: Buffer) -> Iterator[Frame]:
         """The frames that are complete now. ``data`` may be used again once all are taken."""

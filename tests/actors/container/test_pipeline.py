@@ -23,6 +23,7 @@ from tierlog.actors.kernel.event_source import Answer
 from tierlog.actors.kernel.mailbox import Lane
 from tierlog.actors.kernel.reply import Reply
 from tierlog.actors.kernel.slices import SLICE
+from tierlog.journal.manifest.element import SEGMENTS
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin
@@ -35,6 +36,8 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from tierlog.storage_backends.sorted_runs.rows import Row
+from tierlog.storage_backends.sorted_runs.run_list import RunList
 
 pytestmark = pytest.mark.anyio
 
@@ -271,6 +274,25 @@ async def test_appends_of_a_batch_have_the_effects_that_they_have_one_by_one(see
         assert found == expected
         assert state_of(together) == state_of(alone)
         assert len(together.groups()) == 3, "one group has them all"
+
+
+async def test_damage_under_one_cold_segment_refuses_its_append_alone() -> None:
+    """C5: the lookup of its name may meet a damaged block, and changes nothing."""
+
+    def find_cached(runs: RunList, key: bytes) -> tuple[bool, Row | None]:
+        raise DataCorruption("a damaged block")
+
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.parts.state.table.use(RunList(schema=SEGMENTS, rows_to=0, records_to=0))
+        world.parts.state.find_cached = find_cached
+        world.log.hold()
+        replies = [world.post(append(name, b"abc")) for name in (NAME, "app/cold", NAME)]
+        await anyio.wait_all_tasks_blocked()
+        world.log.gate.set()
+
+        assert [await outcome(reply) for reply in replies] == [0, DataCorruption, 3]
+        assert not world.pipeline.poisoned
 
 
 async def test_the_next_group_is_built_while_one_is_written() -> None:

@@ -486,6 +486,33 @@ async def test_what_a_program_returns_reaches_a_caller_whose_scope_was_cancelled
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_cancellation_by_asyncio_is_not_lost_beside_one_of_a_scope(
+    tmp_path: Path, files: LocalFiles, is_first: bool
+) -> None:
+    """``asyncio.timeout`` and Ctrl-C cancel once, while the disk works for a scope that is cancelled."""
+    go, token = threading.Event(), anyio.lowlevel.current_token()
+    entered, scope = anyio.Event(), anyio.CancelScope()
+
+    def tell() -> None:
+        anyio.from_thread.run_sync(entered.set, token=token)
+
+    async def run() -> None:
+        with scope:
+            await files.run(waiting(tell, go, str(tmp_path / "a")))
+        raise AssertionError("the cancellation was lost")
+
+    task = asyncio.ensure_future(run())
+    await entered.wait()
+    for cancels in sorted([scope, task], key=lambda each: (each is task) is not is_first):
+        cancels.cancel()
+        await anyio.wait_all_tasks_blocked()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_asyncio_cannot_abandon_a_program_either(tmp_path: Path, files: LocalFiles) -> None:
     """``Task.cancel`` passes anyio's shields."""
     go = threading.Event()

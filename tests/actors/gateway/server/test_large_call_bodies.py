@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from support.http_server import ServedStore, service, until
@@ -151,3 +152,22 @@ async def test_h12_a_large_body_counts_as_it_comes(tmp_path: Path, made: list[La
         assert (await client.answer())[1].status in (408, 429)
         await until(lambda: served.gateway.held_bytes == 0)
     assert len(made) == 1
+
+
+async def test_n3_a_session_has_memory_for_some_bodies_that_have_not_come(
+    a: ServedStore, made: list[LargeBody], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_call, "LARGE_BYTES_MAX", 2 * SIZE)
+    bodies = [bytes([number]) * SIZE for number in range(6)]
+    async with raw_session(a) as client:
+        for calls in ([1, 2, 3], [4, 5, 6]):
+            for data in frames(client, calls, [bodies[call - 1] for call in calls]):
+                await client.stream.send(data)
+                await anyio.sleep(0.001)
+            answers = 0
+            while answers < len(calls):
+                answers += (await client.next()).kind == Kind.ANSWER
+
+    assert len(made) == 4
+    found = await a.store.read("a", 0, 6 * SIZE)
+    assert sorted(found[at : at + SIZE] for at in range(0, 6 * SIZE, SIZE)) == bodies
