@@ -27,6 +27,7 @@ from tierlog.spark_bridge.staging import (
     stage,
 )
 from tierlog.storage_backends.base.arguments import WriterId
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import (
     BadOffset,
     InvalidArgument,
