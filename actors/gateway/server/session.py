@@ -51,7 +51,14 @@ UNREAD_BYTES = 64 << 10
 UNREAD_CALLS = 64
 """Calls of a client that does not read its answers: more are not read before it does."""
 TURN_CALLS = 64
-"""Calls that one session begins in a turn of the event loop."""
+"""Calls that one session begins in a turn of the event loop, or 8 other frames for each of them."""
+_CALL_WORK = 8
+_TURN_WORK = TURN_CALLS * _CALL_WORK
+_HEAD_BYTES = 128
+"""Bytes of a request's head that take as long as a frame."""
+MANY_FRAMES = 256
+"""After a read with more of them the next one is short: they are decoded in the turn in which they come."""
+_OF_CALLS = (Kind.BODY, Kind.WINDOW, Kind.CANCEL)
 _VIOLATION = "the session ended: {}"
 
 
@@ -72,8 +79,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         }
         self.frames = FrameEncoder()
         self._decoder = FrameDecoder(self._place)
-        self._expects_head = False
-        """The next frame is probably one more of a body that has a place."""
+        self._reads_little = False
+        """The next frame is probably one more of a body that has a place, or one of very many."""
         self._arrived: deque[Frame] = deque()
         """What the next turns take, at most what was read at once."""
         self._heads = HeadCache()
@@ -142,7 +149,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # Shared by all connections, but for the rest of a large frame: other frames are copied out of it.
-        return self._decoder.rest or (self._buffer[:HEAD_ROOM] if self._expects_head else self._buffer)
+        return self._decoder.rest or (self._buffer[:HEAD_ROOM] if self._reads_little else self._buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_dropping:
@@ -161,7 +168,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             return
 
         if self._arrived:
-            self._expects_head = bool(self._arrived[-1].placed and not self._arrived[-1].is_last)
+            last = self._arrived[-1]
+            self._reads_little = bool(last.placed and not last.is_last) or len(self._arrived) > MANY_FRAMES
             self._frame_begun = None
             if self._connections.frame_bytes:
                 self._connections.release(self)
@@ -171,16 +179,16 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._take_arrived()
 
     def _take_arrived(self) -> None:
-        """N2: each call costs the loop time, and one read has thousands of them: other connections have their
-        turn in between."""
-        room = TURN_CALLS
+        """N2: each frame costs the loop time, and one read has thousands of them: other connections have
+        their turn in between."""
+        room = _TURN_WORK
         try:
-            while self._arrived and room:
+            while self._arrived and room > 0:
                 frame = self._arrived.popleft()
                 if frame.kind == Kind.REQUEST:
-                    room -= 1
-                    self._begin_call(frame)
+                    room -= self._begin_call(frame)
                 else:
+                    room -= 1
                     self._take(frame)
         except TierlogError as error:
             self._refuse(error)
@@ -235,6 +243,11 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
 
     def _take(self, frame: Frame) -> None:
         """One that concerns a call that has begun."""
+        if frame.kind not in _OF_CALLS:
+            raise InvalidArgument(f"a client sends no frame of kind {frame.kind}")
+        if frame.kind == Kind.BODY and not (frame.payload or frame.placed or frame.is_last):
+            raise InvalidArgument("a frame of a body has no bytes")
+
         call = self._calls.get(frame.call)
         if call is None:
             # It was answered, or cancelled, meanwhile. Or never begun, because the session ends.
@@ -244,10 +257,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
             call.take_body(frame.payload, frame.placed, last=frame.is_last)
         elif frame.kind == Kind.WINDOW:
             call.add_credit(decode_number(frame.payload))
-        elif frame.kind == Kind.CANCEL:
-            call.cancel()
         else:
-            raise InvalidArgument(f"a client sends no frame of kind {frame.kind}")
+            call.cancel()
 
     def _place(self, id: int, size: int) -> memoryview | None:
         call = self._calls.get(id)
@@ -257,13 +268,14 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         """Nobody takes the body of the call any more."""
         self._decoder.drop_place(call.id)
 
-    def _begin_call(self, frame: Frame) -> None:
+    def _begin_call(self, frame: Frame) -> int:
+        """Returns how much work that is, in frames."""
         if frame.call <= self._last_call:
             raise InvalidArgument(f"call {frame.call} has begun before: the last one was {self._last_call}")
 
         # N5: the client knows which call was the last one.
         if self._has_ended:
-            return
+            return 1
 
         request = decode_request(frame.payload, self._heads)
         self._last_call = frame.call
@@ -271,6 +283,7 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         self._calls[frame.call] = call
         self._connections.silent.pop(self, None)
         self.start(call, self._connections.app)
+        return _CALL_WORK + (len(frame.payload) - len(request.body)) // _HEAD_BYTES
 
     def start(self, call: SessionCall, app: App) -> None:
         task = self._loop.create_task(call.run(app), context=self._context.copy())
