@@ -92,7 +92,7 @@ _Program = Generator[IoCall, Any, Any]
 @mutant("W2")
 def ack_before_sync(plant: Planter) -> None:
     """An append is acked while its bytes are in the page cache only, and a power loss takes them."""
-    plant(LocalLog._append, lambda append, self, group: without(append(self, group), Sync))
+    plant(LocalLog._append, lambda append, self, *group: without(append(self, *group), Sync))
 
 
 @mutant("W1")
@@ -146,7 +146,7 @@ def files_are_trimmed_before_the_seal_is_durable(plant: Planter) -> None:
 @mutant("W6")
 def failed_sync_is_retried(plant: Planter) -> None:
     """The second sync finds clean pages and succeeds, and what was acked never reached the disk."""
-    plant(LocalLog._append, lambda append, self, group: trying_twice(append(self, group), Sync))
+    plant(LocalLog._append, lambda append, self, *group: trying_twice(append(self, *group), Sync))
 
 
 # --- the container --------------------------------------------------------------------------------

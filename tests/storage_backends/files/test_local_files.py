@@ -504,8 +504,8 @@ async def test_a_cancellation_by_asyncio_is_not_lost_beside_one_of_a_scope(
 
     task = asyncio.ensure_future(run())
     await entered.wait()
-    for cancels in sorted([scope, task], key=lambda each: (each is task) is not is_first):
-        cancels.cancel()
+    for cancel in (task.cancel, scope.cancel) if is_first else (scope.cancel, task.cancel):
+        cancel()
         await anyio.wait_all_tasks_blocked()
     go.set()
     with pytest.raises(asyncio.CancelledError):
