@@ -26,7 +26,7 @@ from typing import Protocol, Self, TypeVar
 import attrs
 
 from ..storage_backends.base.arguments import WriterId
-from ..storage_backends.base.checksum import Buffer, crc32c
+from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.errors import (
     BadOffset,
     HistoryLost,
@@ -81,8 +81,6 @@ class TaskResult:
     segment: str
     """The staged segment; empty if there were no rows, or if the write was committed already."""
     length: int
-    crc: int
-    """CRC32C of the part, for the log."""
 
     @property
     def parts(self) -> tuple[StagedPart, ...]:
@@ -212,11 +210,7 @@ def stage(
         is_done.result()
         # Before the result: the driver commits what it names, so all of it must be acked.
         in_flight.finish()
-    return (
-        TaskResult(identity, "", 0, 0)
-        if staged is None
-        else TaskResult(identity, staged.name, staged.length, staged.crc)
-    )
+    return TaskResult(identity, "", 0) if staged is None else TaskResult(identity, staged.name, staged.length)
 
 
 def is_committed(store: Store, identity: Identity, create: bool) -> bool:
@@ -302,14 +296,12 @@ class StagedSegment:
         self.name = staged_name(identity.target, identity.transaction_id, part)
         self.length = 0
         """Its length in bytes, including the appends in flight."""
-        self.crc = 0
         in_flight.submit(lambda before: self._stage(identity, part))
 
     def append(self, data: bytes) -> None:
         offset = self.length
         self._in_flight.submit(lambda before: self._append(data, offset, before))
         self.length += len(data)
-        self.crc = crc32c(data, self.crc)
 
     def _stage(self, identity: Identity, part: str) -> None:
         self._store.stage_segment(identity.target, identity.transaction_id, part)

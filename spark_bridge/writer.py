@@ -124,13 +124,12 @@ class Job:
             write.target, write.transaction_id, parts, token=write.token
         )
         _log.info(
-            "%s %s to %r: %d parts with %d bytes, CRC32Cs %s",
+            "%s %s to %r: %d parts with %d bytes",
             "committed" if result.applied else "was committed before:",
             write.transaction_id,
             write.target,
             len(parts),
             sum(part.length for part in parts),
-            " ".join(f"{each.crc:08x}" for each in results if each.segment),
         )
 
     def abort(self, write: Identity) -> None:

@@ -60,11 +60,12 @@ class Group(PayloadBuilder):
 
     def answer(self, number: int) -> Iterator[None]:
         """The group is durable as ``number``: resolve every answer, in steps of at most ``SLICE``."""
-        # Lists of answers and values: to make a pair of each costs as much as to resolve it.
-        for replies, values in zip(in_slices(self.replies), in_slices(self.values), strict=True):
-            for reply, value in zip(replies, values, strict=True):
+        count = len(self.replies)
+        for start in range(0, count, SLICE):
+            part = slice(start, start + SLICE)
+            for reply, value in zip(self.replies[part], self.values[part], strict=True):
                 reply.resolve(value)
-            if len(replies) == SLICE:
+            if start + SLICE <= count:
                 yield
 
         if not (self.reads or self.group_answers or self.errors):

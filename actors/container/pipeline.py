@@ -45,7 +45,7 @@ from ..kernel.event_source import OneShot
 from ..kernel.exits import first_leaf
 from ..kernel.mailbox import Mailbox
 from ..kernel.reply import fail_all
-from ..kernel.slices import SLICE, in_slices
+from ..kernel.slices import SLICE
 from ..telemetry.tracing import SpanHook
 from .loader import Loader, Resumed
 from .operations import DECIDE
@@ -534,11 +534,12 @@ class Pipeline:
     def _finish(self, group: Group, number: int) -> Iterator[None]:
         """Publish and answer, in steps of at most ``SLICE`` operations or answers."""
         if group.operations:
-            for part in in_slices(group.operations):
-                self._publisher.publish(part, number)
-                if len(part) == SLICE:
+            count = len(group.operations)
+            for start in range(0, count, SLICE):
+                self._publisher.publish(group.operations[start : start + SLICE], number)
+                if start + SLICE <= count:
                     yield
-            self._operations += len(group.operations)
+            self._operations += count
             self._groups += 1
             self.payload_bytes += group.size
             self._hooks.on_published()

@@ -258,8 +258,10 @@ class Mailbox(Generic[T]):
             queue.refused += 1
             return False
 
-        if self._wake is not None:
-            self._wake_consumer()
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            wake.set()
         return True
 
     def offer_all(self, items: Sequence[T], sizes: Sequence[int]) -> bool:
@@ -319,9 +321,8 @@ class Mailbox(Generic[T]):
         One consumer only. Raises the close reason once closed. Does not suspend if there are items.
         """
         while True:
-            batch = self.drain_nowait(count_max, bytes_max)
-            if batch:
-                return batch
+            if self._normal.items or self._internal.items:
+                return self.drain_nowait(count_max, bytes_max)
 
             if self._closed is not None:
                 self._raise_closed(self._closed)

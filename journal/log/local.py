@@ -124,8 +124,9 @@ class LocalLog(DurableDataLog):
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)
-        # An uncontended append must not yield to the event loop.
-        self._turn = anyio.Lock(fast_acquire=True)
+        # An uncontended append must not yield to the event loop. Unlike a semaphore, a lock would ask twice
+        # for each group which task it is.
+        self._turn = anyio.Semaphore(1, max_value=1, fast_acquire=True)
         self._sweeping = anyio.Lock()
         """Held by a truncation and by ``close``; acquired before ``_turn``."""
         self._swept_under: tuple[FileHandle, ...] = ()

@@ -27,7 +27,7 @@ from tierlog.spark_bridge.staging import (
     stage,
 )
 from tierlog.storage_backends.base.arguments import WriterId
-from tierlog.storage_backends.base.checksum import Buffer, crc32c
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import (
     BadOffset,
     InvalidArgument,
@@ -146,7 +146,7 @@ def test_what_was_staged_is_described_to_the_driver() -> None:
     staged = run(store)
 
     data = events.encode([b"one", b"two", b"three"])
-    assert staged == TaskResult(WHO, "t#txn.id.p00000-x", len(data), crc32c(data))
+    assert staged == TaskResult(WHO, "t#txn.id.p00000-x", len(data))
     assert store.data == {"t#txn.id.p00000-x": data}
     assert [len(append) for append in store.appends] == [7, 7, 9]
 
@@ -163,7 +163,7 @@ def test_a_committed_write_is_drained_and_nothing_is_sent(by_error: bool) -> Non
     store, rows = Store(TransactionState.COMMITTED), iter([batch([b"one"]), batch([b"two"])])
     store.ends_by_error = by_error
 
-    assert stage(store, WHO, "p", rows, 10) == TaskResult(WHO, "", 0, 0)
+    assert stage(store, WHO, "p", rows, 10) == TaskResult(WHO, "", 0)
     assert next(rows, None) is None
     assert store.data == {}
 

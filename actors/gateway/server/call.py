@@ -247,7 +247,7 @@ class HttpCall(Generic[S]):
 
     async def next_piece(self, arrival: Arrival) -> tuple[bytes, bool]:
         """The next piece of a body that is passed on, and whether it is the last one. Its bytes count as in
-        memory until ``arrival.sent()``."""
+        memory until ``arrival.release()``."""
         # What the receiver takes its time for is not the client's delay.
         arrival.resume()
         with arrival, anyio.CancelScope(deadline=arrival.deadline) as arrival.scope:
@@ -413,11 +413,8 @@ class HttpCall(Generic[S]):
         headers = answer.headers
         # RFC 9110, 8.6: a 204 has no Content-Length.
         if answer.status != 204:
-            headers = {
-                **headers,
-                "Content-Type": answer.content_type,
-                "Content-Length": str(len(answer.body)),
-            }
+            length = str(len(answer.body))
+            headers = {**headers, "Content-Type": answer.content_type, "Content-Length": length}
         await self.begin(answer.status, headers)
         await self.block(answer.body, more=False)
 

@@ -85,12 +85,11 @@ class Arrival:
     """The room that one body takes with each piece that arrives, so that a request without its body holds
     nothing, and the rate at which it arrives."""
 
-    __slots__ = ("_extra", "_paused", "_received", "_server", "covered", "held", "is_dropped", "scope")
+    __slots__ = ("_paused", "_received", "_server", "covered", "held", "is_dropped", "scope")
 
     def __init__(self, server: ServerContext) -> None:
         self._server = server
-        self._received = self._extra = 0
-        self.held = 0
+        self._received = self.held = 0
         self._paused = 0.0
         self.covered = -math.inf
         """Up to this time its bytes satisfy the minimum rate, once there is a wait for more. Never later than
@@ -123,20 +122,16 @@ class Arrival:
         if self.covered > -math.inf:
             earned = (received - self._received) / self._server.limits.body_rate
             self.covered = min(self._server.clock(), self.covered + earned)
+        self.add(received - self._received)
         self._received = received
-        self._hold()
 
     def add(self, size: int) -> None:
         """What was made of the body takes ``size`` bytes more. Raises as ``take``."""
-        self._extra += size
-        self._hold()
-
-    def _hold(self) -> None:
-        wanted, server = self._received + self._extra, self._server
-        if server._in_flight_bytes + wanted - self.held > server.limits.in_flight_bytes:
-            server.check_room(wanted - self.held, self)
-        server._in_flight_bytes += wanted - self.held
-        self.held = wanted
+        server = self._server
+        if server._in_flight_bytes + size > server.limits.in_flight_bytes:
+            server.check_room(size, self)
+        server._in_flight_bytes += size
+        self.held += size
 
     def take_more(self, size: int) -> None:
         """``take``, of a body that is passed on."""
@@ -149,12 +144,8 @@ class Arrival:
             now = self._server.clock()
             self.covered = min(now, self.covered + now - self._paused)
 
-    def sent(self) -> None:
-        """What has arrived is not in memory any more."""
-        self._extra -= self.held
-        self.release()
-
     def release(self) -> None:
+        """What has arrived is not in memory any more."""
         self._server._in_flight_bytes -= self.held
         self.held = 0
 

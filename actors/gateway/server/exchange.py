@@ -37,25 +37,19 @@ Headers = list[tuple[bytes, bytes]]
 class Signal:
     """An event with one waiter at a time. ``asyncio.Event`` takes 0.8 KiB for all that it could have."""
 
-    __slots__ = ("_is_set", "_waiter")
+    __slots__ = ("_waiter", "is_set")
 
     def __init__(self) -> None:
-        self._is_set = False
+        self.is_set = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def is_set(self) -> bool:
-        return self._is_set
-
     def set(self) -> None:
-        self._is_set = True
+        self.is_set = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def clear(self) -> None:
-        self._is_set = False
-
     async def wait(self) -> None:
-        if not self._is_set:
+        if not self.is_set:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -120,7 +114,7 @@ class Exchange:
         while not (self.is_disconnected or self.is_answered):
             with anyio.move_on_after(seconds if self._connection.is_input_ended else math.inf):
                 await self.event.wait()
-                self.event.clear()
+                self.event.is_set = False
                 continue
             self._leave()
 
@@ -159,7 +153,7 @@ class Exchange:
 
     async def receive(self) -> dict[str, Any]:
         self._allow_body()
-        if self._connection.is_input_ended and not self.event.is_set():
+        if self._connection.is_input_ended and not self.event.is_set:
             # Nothing comes any more, and a reader that waits at a tail must not outlast its client.
             self._leave()
         if not self.is_disconnected and not self.is_answered:
@@ -169,7 +163,7 @@ class Exchange:
                 await self.event.wait()
             finally:
                 self.is_receiving = False
-            self.event.clear()
+            self.event.is_set = False
         if self.is_disconnected or self.is_answered:
             return {"type": "http.disconnect"}
 
@@ -184,7 +178,7 @@ class Exchange:
 
         self._allow_body()
         begun, self.body = self.body, bytearray()
-        self.event.clear()
+        self.event.is_set = False
         return LargeBody(self._connection, begun, size, admit)
 
     def _allow_body(self) -> None:

@@ -58,7 +58,7 @@ class RequestMiddleware:
 
     async def _observe(self, scope: dict[str, Any], receive: Receive, send: Send) -> int:
         """Answer, and count the answer; returns its status."""
-        gateway, method, status = self._gateway, scope["method"], 500
+        gateway, method = self._gateway, scope["method"]
         begun = gateway.clock()
         try:
             refusal = gateway.guard.refusal(scope)

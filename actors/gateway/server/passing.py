@@ -195,7 +195,7 @@ class _PassedBody(SentBody):
             return None
 
         if self._kept is None:
-            self._arrival.sent()
+            self._arrival.release()
         piece, is_last = await self._call.next_piece(self._arrival)
         self._left -= len(piece)
         # Of one with a length the head was refused. The owner refuses this one too, but the answer of a peer

@@ -163,7 +163,8 @@ class SessionConnection(WriteSide, asyncio.BufferedProtocol):
         if self._arrived:
             self._expects_head = bool(self._arrived[-1].placed and not self._arrived[-1].is_last)
             self._frame_begun = None
-            self._connections.release(self)
+            if self._connections.frame_bytes:
+                self._connections.release(self)
         if decoder.is_inside:
             self._connections.hold(self, decoder.held)
             self._time_frame()

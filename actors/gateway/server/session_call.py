@@ -176,7 +176,7 @@ class SessionCall(Exchange):
 
         begun = b"".join(self._pieces)
         self._pieces.clear()
-        self.event.clear()
+        self.event.is_set = False
         return LargeBody(self, begun, size, admit)
 
     def divert(self, body: LargeBody) -> None:
@@ -194,7 +194,7 @@ class SessionCall(Exchange):
         self._session.drop_place(self)
 
     async def receive(self) -> dict[str, Any]:
-        if self._session.is_input_ended and not self.event.is_set():
+        if self._session.is_input_ended and not self.event.is_set:
             self._leave()  # a reader that waits at a tail must not outlast its client
         if not self.is_disconnected and not self.is_answered:
             self.is_receiving = True
@@ -202,7 +202,7 @@ class SessionCall(Exchange):
                 await self.event.wait()
             finally:
                 self.is_receiving = False
-            self.event.clear()
+            self.event.is_set = False
         if self.is_disconnected or self.is_answered:
             return {"type": "http.disconnect"}
 
@@ -214,10 +214,10 @@ class SessionCall(Exchange):
 
     def whole_body(self) -> Buffer | None:
         """The body, as ``receive`` returns it; None if there is something to wait for, or nobody waits."""
-        if self.more_body or self.is_disconnected or not self.event.is_set():
+        if self.more_body or self.is_disconnected or not self.event.is_set:
             return None
 
-        self.event.clear()
+        self.event.is_set = False
         pieces, self._pieces = self._pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -387,7 +387,11 @@ def decode_outcomes(body: bytes, count: int) -> list[Outcome]:
     ``OutcomeUnknown``. Raises ``ValueError`` if the body is not the answer to so many items.
     """
     try:
-        document = msgspec.json.decode(body)
+        try:
+            document = msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            # The text of an error may have half a surrogate pair, as the path of a file may.
+            document = json.loads(body)
     # Raised for deep nesting, and no ValueError.
     except RecursionError as error:
         raise ValueError("nested too deeply") from error

@@ -514,7 +514,7 @@ async def test_h9_the_time_that_the_owner_takes_is_not_the_clients(tmp_path: Pat
         assert (
             before - 1 < arrival.deadline <= anyio.current_time() + first.served.gateway.limits.body_timeout
         )
-        arrival.sent()
+        arrival.release()
         assert first.served.gateway.held_bytes == 0
 
 

@@ -23,6 +23,7 @@ from tierlog.storage_backends.base.errors import (
     OutcomeUnknown,
     SegmentNotFound,
     TooLarge,
+    Unavailable,
 )
 
 ITEMS = [
@@ -226,6 +227,14 @@ def test_outcomes_are_encoded_in_short_pieces(count: int) -> None:
     assert max(map(len, pieces)) < 20_000
     back = decode_outcomes(b"".join(pieces), count)
     assert [type(outcome) for outcome in back] == [type(outcome) for outcome in outcomes]
+
+
+def test_the_text_of_a_problem_may_have_half_a_surrogate_pair() -> None:
+    """As the path of a file with another encoding has, which an ``OSError`` names."""
+    [back] = decode_outcomes(b"".join(encode_outcomes([Unavailable("a\udc80b: disk gone")])), 1)
+
+    assert isinstance(back, Unavailable)
+    assert str(back) == "a\udc80b: disk gone"
 
 
 def test_a_result_that_is_not_known_is_an_unknown_outcome() -> None:
