@@ -65,6 +65,7 @@ def connect_sync(
     url: str | Sequence[str],
     *,
     deadline: float = DEADLINE,
+    sessions: bool = True,
     span: Tracing | None = None,
     world: World | None = None,
 ) -> PlainContext[SyncClient]:
@@ -77,7 +78,7 @@ def connect_sync(
     return PlainContext(
         "client",
         "tierlog.connect_sync(...)",
-        SyncConnection(lambda: connect(url, deadline=deadline, span=span, world=world)),
+        SyncConnection(lambda: connect(url, deadline=deadline, sessions=sessions, span=span, world=world)),
     )
 
 

@@ -86,6 +86,15 @@ def test_threads_share_batches_and_one_session(relay: FrameRelay) -> None:
     assert (relay.sessions, relay.connections) == (1, 1)
 
 
+def test_without_sessions_it_uses_plain_http(relay: FrameRelay) -> None:
+    with tierlog.connect_sync(relay.url, sessions=False) as client:
+        client.create_segment("plain")
+        assert client.append("plain", b"x") == 0
+
+    assert relay.sessions == 0
+    assert relay.connections > 0
+
+
 def test_a_callers_iterable_may_use_the_client(url: str) -> None:
     with tierlog.connect_sync(url) as client:
         for name in ("from", "to"):
