@@ -103,10 +103,10 @@ def end_names_no_call(plant: Planter) -> None:
 def calls_behind_the_end_are_taken(plant: Planter) -> None:
     """A server carries out calls that its end has disclaimed, and their clients send them elsewhere too."""
 
-    def begin(original: Any, self: SessionConnection, frame: Frame) -> None:
+    def begin(original: Any, self: SessionConnection, frame: Frame) -> int:
         ended, self._has_ended = self._has_ended, False
         try:
-            original(self, frame)
+            return int(original(self, frame))
         finally:
             self._has_ended = ended
 

@@ -37,10 +37,11 @@ class WatchedSession(ClientSession):
 class WatchedConnection(SessionConnection):
     """N5: who has named the last call takes no other one."""
 
-    def _begin_call(self, frame: Frame) -> None:
+    def _begin_call(self, frame: Frame) -> int:
         has_ended, last = self._has_ended, self._last_call
-        super()._begin_call(frame)
+        work = super()._begin_call(frame)
         if has_ended and self._last_call != last:
             raise Broken(
                 f"it does not hold that the end names the last call\n{self._last_call} behind {last}"
             )
+        return work
