@@ -26,12 +26,11 @@ from support.container_world import ContainerWorld, read_all, virtual_time
 from support.patience import scaled
 from support.stores import CONFIG, config, follow, make
 from tierlog import ClosedError, InvalidArgument, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
+from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.configuration import SupervisionConfig, TimeoutsConfig
 from tierlog.actors.store import runtime
-from tierlog.journal.operations.append import Append
-from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.files import IoCall, Open, Sync, Write
 from tierlog.testing.faulty_chunk_storage import Call
 
@@ -501,18 +500,14 @@ async def test_a_cancelled_body_closes_the_store_in_order(tmp_path: Path) -> Non
 
 def tear(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """The next append is applied by half."""
-    whole = ContainerState.apply
+    whole = ContainerState.before_change
 
-    def half(self: ContainerState, op: Operation) -> None:
-        if type(op) is not Append:
-            whole(self, op)
-            return
-
-        monkeypatch.setattr(ContainerState, "apply", whole)
-        self.segments.by_id[op.sid].length += 1
+    def half(self: ContainerState, segment: SegmentState) -> None:
+        monkeypatch.setattr(ContainerState, "before_change", whole)
+        segment.length += 1
         raise error
 
-    monkeypatch.setattr(ContainerState, "apply", half)
+    monkeypatch.setattr(ContainerState, "before_change", half)
 
 
 def changes(world: ContainerWorld) -> list[Call]:
@@ -614,15 +609,15 @@ async def test_c5_a_waiting_committer_does_not_write_a_torn_batch(
 
 
 def break_append(number: int, state: ContainerState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Applying the append of that number fails."""
-    apply, appends = state.apply, itertools.count(1)
+    """Applying the append of that number fails. Each is to another segment than the one before."""
+    before_change, appends = state.before_change, itertools.count(1)
 
-    def broken(op: Operation) -> None:
-        if type(op) is Append and next(appends) == number:
+    def broken(segment: SegmentState) -> None:
+        if next(appends) == number:
             raise RuntimeError("planted")
-        apply(op)
+        before_change(segment)
 
-    monkeypatch.setattr(state, "apply", broken)
+    monkeypatch.setattr(state, "before_change", broken)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
