@@ -29,6 +29,7 @@ from support.http_server import (
     serving,
     until,
 )
+from support.large_bodies import note_large_bodies
 from support.patience import scaled, succeeds
 from tierlog import open_store
 from tierlog.actors.gateway.server import exchange
@@ -75,15 +76,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[LargeBody]:
     """The bodies that came past the parser."""
-    found: list[LargeBody] = []
-
-    class Noted(LargeBody):
-        def __enter__(self) -> Any:
-            found.append(self)
-            return super().__enter__()
-
-    monkeypatch.setattr(exchange, "LargeBody", Noted)
-    return found
+    return note_large_bodies(monkeypatch, exchange)
 
 
 @attrs.define

@@ -7,12 +7,12 @@ import random
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from support.http_server import ServedStore, service, until
+from support.large_bodies import note_large_bodies
 from support.raw_session import OCTETS, RawSession, raw_session
 from tierlog.actors.gateway.server import session_call
 from tierlog.actors.gateway.server.context import ServerLimits
@@ -27,15 +27,7 @@ SIZE = 3 * PIECE_BYTES + 1234
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[LargeBody]:
     """The bodies that came to where they stay."""
-    found: list[LargeBody] = []
-
-    class Noted(LargeBody):
-        def __enter__(self) -> Any:
-            found.append(self)
-            return super().__enter__()
-
-    monkeypatch.setattr(session_call, "LargeBody", Noted)
-    return found
+    return note_large_bodies(monkeypatch, session_call)
 
 
 def frames(client: RawSession, calls: list[int], bodies: list[bytes]) -> Iterator[bytes]:

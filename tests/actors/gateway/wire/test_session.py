@@ -68,6 +68,17 @@ def decoded(*pieces: bytes) -> list[Frame]:
     return [frame for piece in pieces for frame in decoder.feed(piece)]
 
 
+def receive(decoder: FrameDecoder, data: bytes, found: list[Frame], *, is_direct: bool) -> int:
+    """Give it ``data``, directly only as far as it has memory for it. Returns how many bytes it took."""
+    if is_direct and decoder.rest:
+        data = data[: len(decoder.rest)]
+        decoder.rest[: len(data)] = data
+        found += decoder.placed(len(data))
+    else:
+        found += decoder.feed(data)
+    return len(data)
+
+
 def test_n1_the_bytes_of_each_kind_of_frame() -> None:
     assert frames() == GOLDEN
 
@@ -115,14 +126,7 @@ def test_n1_a_body_comes_into_the_memory_that_is_chosen_for_it(arrivals: list[tu
 
     decoder, found, position = FrameDecoder(place), list[Frame](), 0
     for size, is_direct in [*arrivals, (len(sent), False)]:
-        data = sent[position : position + size]
-        if is_direct and decoder.rest:
-            data = data[: len(decoder.rest)]
-            decoder.rest[: len(data)] = data
-            found += decoder.placed(len(data))
-        else:
-            found += decoder.feed(data)
-        position += len(data)
+        position += receive(decoder, sent[position : position + size], found, is_direct=is_direct)
         assert decoder.is_inside or not decoder.rest
     assert list(decoder.feed(sent[position:])) == [] or position < len(sent)
 
@@ -147,14 +151,7 @@ def test_n1_a_large_frame_has_memory_of_its_own_once_a_quarter_of_it_is_there(
 
     decoder, found, position = FrameDecoder(), list[Frame](), 0
     for arrived, is_direct in [*arrivals, (len(sent), False)]:
-        data = sent[position : position + arrived]
-        if is_direct and decoder.rest:
-            data = data[: len(decoder.rest)]
-            decoder.rest[: len(data)] = data
-            found += decoder.placed(len(data))
-        else:
-            found += decoder.feed(data)
-        position += len(data)
+        position += receive(decoder, sent[position : position + arrived], found, is_direct=is_direct)
         begun = position - FRAME_HEAD_BYTES
         assert bool(decoder.rest) is (size // 4 <= begun < size)
         assert decoder.held == (size if decoder.rest else position if begun < size // 4 else decoder.held)
